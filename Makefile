@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
+OLDER_SPARK := $(VENV)/spark-4.0
+SPARKS ?= 4.0 4.1 4.2 4.3
 LOWEST := .venv-lowest/bin
 SEEDS ?= 1000
 KILLS ?= 1000
@@ -14,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Otherwise each build prints an advertisement.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo docs docs-serve messages pictures test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo docs docs-serve messages pictures test test-all test-lowest spark-matrix check lint types unit slow bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,7 +39,13 @@ $(DOCS_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $(DOCS_STAMP)
 
-setup: $(STAMP) ## install hubline and its tools into .venv
+# PySpark alone: all else comes from .venv. One test runs by it.
+$(OLDER_SPARK): | $(STAMP)
+	@echo "installing Spark 4.0 for its test ..."
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --disable-pip-version-check --target $(OLDER_SPARK) 'pyspark==4.0.*' || \
+		echo "no Spark 4.0: its test is skipped"
+
+setup: $(STAMP) $(OLDER_SPARK) ## install hubline and its tools into .venv
 
 demo: $(STAMP) ## three stages on Spark, one of which is killed on the way
 	@$(BIN)/python examples/telemetry/demo.py
@@ -67,7 +75,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	@$(BIN)/mypy
 
-unit: $(DOCS_STAMP) ## the tests alone
+unit: $(DOCS_STAMP) $(OLDER_SPARK) ## the tests alone
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup --durations 20
 
 test: $(STAMP) ## everything CI runs: check and unit
@@ -84,6 +92,19 @@ test-lowest: ## the tests on the lowest versions of everything that hubline need
 	@test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
 	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev,entra,java]'
 	@$(LOWEST)/python -m pytest -n 4 --dist loadgroup --durations 20
+
+spark-matrix: ## the tests with Spark on each version, each in a venv of its own: make spark-matrix [SPARKS="4.0 4.1"]
+	@for version in $(SPARKS); do $(MAKE) --no-print-directory .venv-spark-$$version || exit 1; done
+
+.venv-spark-%: FORCE
+	@test -x $@/bin/python || $(PYTHON) -m venv $@
+	@grep -v '^pyspark==' constraints.txt > $@/constraints.txt
+	@$@/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c $@/constraints.txt -e '.[dev]' 'pyspark==$*.*'
+	@echo "the tests with Spark $*:"
+	@$@/bin/python -m pytest tests/spark tests/pipeline -n 2 --dist loadgroup
+
+.PHONY: FORCE
+FORCE:
 
 bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 	@$(BIN)/python -m benchmarks
@@ -102,4 +123,4 @@ chaos: $(STAMP) ## kill processes, executors and databases under load: make chao
 	@CHAOS_EVENTS=$(EVENTS) CHAOS_PIPELINE_KILLS=20 $(BIN)/python -m pytest tests/pipeline/test_chaos.py --timeout 0
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site demo-data
+	rm -rf $(VENV) .venv-lowest .venv-spark-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site demo-data

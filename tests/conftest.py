@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from hubline.secrets import Secret
 from tests.support.azurite import Azurite, AzuriteMissing, azurite
+from tests.support.certificates import self_signed
 from tests.support.java import Archive
 from tests.support.postgres import PostgresServer
 
@@ -31,7 +33,14 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+# PySpark 4.0 and 4.1 leave sockets to Java for the garbage collector to close.
+LEAVES_SOCKETS = ("4.0", "4.1")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if version("pyspark").startswith(LEAVES_SOCKETS):
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+        config.addinivalue_line("filterwarnings", "ignore:Exception ignored in. <socket:")
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
     if config.getoption("numprocesses", None):  # not in the workers themselves: they inherit it
@@ -85,7 +94,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "scratch"),
         "spark.log.level": "ERROR",
     }
-    session = hubline.spark.session("hubline-tests", master="local[2]", **config)
+    with pytest.MonkeyPatch.context() as environment:  # that of Java, and of the processes below it
+        environment.setenv("SSL_CERT_FILE", str(self_signed(folder)[0]))
+        session = hubline.spark.session("hubline-tests", master="local[2]", **config)
     yield session
     session.stop()
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
-from hubline.credentials import RENEW_BEFORE_SECONDS, EntraRefused, EntraTokens, EntraUnreachable
-from tests.support.entra import FakeCredential
+from hubline.credentials.entra_tokens import RENEW_BEFORE_SECONDS, EntraRefused, EntraTokens, EntraUnreachable
+from tests.support.entra import PLANTED_TOKEN, FakeCredential
 
 LIFE_SECONDS = 3600
 
@@ -72,6 +73,23 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_lasts() -> None:
     with pytest.raises(EntraUnreachable, match="no route"):
         shown(source)
     assert shown(source) == "later"
+
+
+@pytest.mark.parametrize("given", ["text", None, AccessToken("", LIFE_SECONDS), AccessToken("first", None)])  # type: ignore[arg-type]
+def test_what_is_not_a_token_is_refused(given: Any) -> None:
+    source, _ = tokens(Clock(), given)
+    with pytest.raises(EntraRefused, match=r"FakeCredential\.get_token gives a \w+ without a token"):
+        shown(source)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, ServiceRequestError, ClientAuthenticationError])
+def test_what_a_credential_raises_is_shown_without_tokens_and_without_its_cause(kind: type[Exception]) -> None:
+    source, _ = tokens(Clock(), kind(f"refused {PLANTED_TOKEN}"))
+    with pytest.raises(EntraRefused if kind is ClientAuthenticationError else EntraUnreachable) as raised:
+        shown(source)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert "refused ***" in printed
+    assert PLANTED_TOKEN not in printed
 
 
 def test_closing_closes_the_credential() -> None:

@@ -1,14 +1,20 @@
-"""Events to send are made of what people have, and what cannot be sent is named."""
+"""Events to send are made of what people have, and what cannot be sent is named; events of a batch are its columns."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import copy
+import pickle
+from collections.abc import Sequence
+from dataclasses import FrozenInstanceError, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import hubline
 from hubline.errors import ConfigError
+from hubline.model.events import EVENT_SCHEMA
 
 
 @pytest.mark.parametrize(
@@ -54,3 +60,53 @@ def test_a_key_for_all_is_that_of_events_without_one() -> None:
     events: list[Any] = ["a", {"body": "b", "partitionKey": "own"}, {"body": "c", "partitionKey": None}]
     keys = hubline.new_events(events, partition_key="all").column("partitionKey").to_pylist()
     assert keys == ["all", "own", "all"]
+
+
+# Events of a batch: values are made of the columns when they are read
+
+MAPS: list[list[list[tuple[str, str | None]] | None]] = [
+    [None, None, None],
+    [[("a", "1"), ("b", "2")], [("a", "3"), ("b", "4")], [("a", "5"), ("b", "")]],
+    [[("a", "1")], None, [("b", "2"), ("a", None)]],
+    [[], [("a", "1")], [("a", "1"), ("c", "x")]],
+    [[("b", "1"), ("a", "2")], [("a", "1"), ("b", "2")], [("a", "1"), ("b", "2")]],
+]
+
+
+def batch_with(maps: Sequence[Any]) -> hubline.EventBatch:
+    count = len(maps)
+    times = [datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) + timedelta(microseconds=n) for n in range(count)]
+    columns = [
+        [b"body %d" % number for number in range(count)],
+        ["3"] * count,
+        [f"@{number}" for number in range(count)],
+        range(7, 7 + count),
+        times,
+        [None, "key", None][:count],
+        maps,
+    ]
+    arrays = [pa.array(values, column.type) for values, column in zip(columns, EVENT_SCHEMA, strict=True)]
+    return hubline.EventBatch("3", pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA))
+
+
+@pytest.mark.parametrize("maps", MAPS)
+@pytest.mark.parametrize("part", [slice(0, 3), slice(1, 3), slice(2, 3), slice(0, 0)])
+def test_events_have_the_values_of_their_columns(maps: Sequence[Any], part: slice) -> None:
+    batch = batch_with(maps).slice(part.start, part.stop - part.start)
+    for event, row in zip(batch, batch.arrow.to_pylist(), strict=True):
+        assert (event.body, event.partition, event.offset) == (row["body"], row["partition"], row["offset"])
+        assert (event.sequence_number, event.enqueued_time) == (row["sequenceNumber"], row["enqueuedTime"])
+        assert (event.partition_key, event.properties) == (row["partitionKey"], dict(row["properties"] or ()))
+
+
+def test_an_event_of_a_batch_is_an_event_like_any_other() -> None:
+    event = batch_with(MAPS[1])[1]
+    alike = hubline.Event(b"body 1", "3", "@1", 8, datetime(1970, 1, 1, tzinfo=UTC), "key", {"a": "3", "b": "4"})
+    assert type(event) is hubline.Event
+    assert pickle.loads(pickle.dumps(batch_with(MAPS[1])[1])) == copy.copy(batch_with(MAPS[1])[1]) == event == alike  # noqa: S301
+    assert repr(batch_with(MAPS[1])[1]) == repr(alike)
+    assert replace(event, properties={}) == replace(alike, properties={}) != event
+    assert event.properties is event.properties
+    for name in ("body", "offset", "properties"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(event, name, None)

@@ -14,6 +14,7 @@ WRITTEN = {
     f"SharedAccessSignature sr=sb%3a%2f%2fa&sig={KEY}&se=1&skn=x": "a shared access signature",
     f"https://a.b/c?sv=1&sig={KEY}": "a signature",
     f"AccountName=x;AccountKey={PLANTED}": "an account key",
+    f"Authorization: Bearer eyJ{KEY}.eyJ{KEY}.{KEY}": "a token",
     f"url = 'postgresql://me:{KEY}@db/x'": "a password in a URL",
     f"jdbc:postgresql://db/x?user=me&password={KEY}": "a password",
     f'DB_PASSWORD = "{KEY}"': "a password",

@@ -28,6 +28,7 @@
     │   ├── HandlerFailed      the handler raised, also after its retries
     │   ├── HandlerStalled     a handler has been running for very long
     │   ├── PartitionStalled   the hub has events, and none arrive
+    │   ├── SinkMissing        a handler returned rows, and there is no sink
     │   ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
     │   └── LeaseLost          another processor took the partition, or the lease expired
     └── PipelineError          a pipeline cannot run
@@ -265,6 +266,10 @@ class DeadLetterLimit(ProcessorError):
     def __init__(self, message: str, *, partition: str, limit: str = "in a row") -> None:
         super().__init__(message, partition=partition)
         self.limit = limit
+
+
+class SinkMissing(ProcessorError):
+    """A handler returned rows, and the processor has no sink that could write them."""
 
 
 class LeaseLost(ProcessorError):

@@ -79,6 +79,8 @@ SHAPES: Final = (
         r"""SharedAccessSignature(?:\s*=\s*|\s+)[^;,"'`)\]}]+""",
     ),
     Shape("a signature", rf"[?&;\"']sig={_KEY}", rf"(?<![A-Za-z0-9])sig={_END}+"),
+    # Of Entra: base64 of a JSON object, which begins with {", and two or more parts behind it.
+    Shape("a token", rf"\beyJ{_KEY}(?:\.{_KEY}){{2}}", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,4}"),
     Shape("an account key", rf"AccountKey\s*=\s*{_KEY}", rf"AccountKey\s*=\s*{_END}+"),
     # Not where it only says what stands there: postgresql://USER:PASSWORD@HOST/NAME.
     Shape(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
 
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.coordination.dispatcher import Dispatcher
 from hubline.coordination.lease_options import LeaseOptions
-from hubline.coordination.snapshot import Snapshot
+from hubline.coordination.snapshot import Snapshot, Wait
 from hubline.coordination.strategies import Greedy, Plan, Strategy
 from hubline.errors import HublineError, StoreUnavailable
 from hubline.model.keys import GroupKey
@@ -73,7 +77,14 @@ class Holder:
         self.errors.append(error)
 
 
-def dispatcher(store: Store, owner_id: str, *, partitions_count: int, strategy: Strategy | None = None) -> Dispatcher:
+def dispatcher(
+    store: Store,
+    owner_id: str,
+    *,
+    partitions_count: int,
+    strategy: Strategy | None = None,
+    on_wait: Callable[[Wait], None] = lambda _: None,
+) -> Dispatcher:
     return Dispatcher(
         store,
         Holder(),
@@ -83,6 +94,7 @@ def dispatcher(store: Store, owner_id: str, *, partitions_count: int, strategy: 
         partitions=[str(number) for number in range(partitions_count)].copy,
         lease=LEASE,
         rng=random.Random(owner_id),
+        on_wait=on_wait,
     )
 
 
@@ -121,6 +133,35 @@ def test_stopping_gives_up_everything_in_one_call() -> None:
         assert not only.held
 
     run_virtual(stop)
+
+
+def test_after_a_crash_its_successor_says_whom_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, in its first look; nothing while it holds a partition, or one is free."""
+    caplog.set_level(logging.INFO, logger="hubline.coordination")
+
+    async def crash() -> None:
+        store = Store()
+        first = dispatcher(store, "first", partitions_count=2)
+        await first.start()
+        await asyncio.sleep(3)
+        await first.abort()
+        assert "waiting" not in caplog.text
+        await asyncio.sleep(4)
+
+        waits: list[Wait] = []
+        second = dispatcher(store, "second", partitions_count=2, on_wait=waits.append)
+        await second.start()
+        await asyncio.sleep(0.1)
+        (wait,) = waits
+        assert re.fullmatch(
+            r"waiting for partitions 0, 1: owned by first, lease expires in 2[0-9] s unless renewed", str(wait)
+        )
+        assert caplog.text.count("waiting partitions=0,1 owner_id=first lease_seconds_left=2") == 1
+        await asyncio.sleep(30)
+        assert (len(second.held), waits, caplog.text.count("waiting")) == (2, [wait], 1)
+        await second.abort()
+
+    run_virtual(crash)
 
 
 def test_at_rest_a_member_lists_and_renews_once_a_cycle_and_nothing_else() -> None:

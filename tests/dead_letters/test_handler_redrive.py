@@ -23,6 +23,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, Processor, ProcessorOptions, RetryPolicy
+from hubline.processor.handlers.caller import HandlerCaller
 from hubline.sinks import DropDuplicates, SqlSink, Transaction
 from tests.dead_letters.conftest import dead_letter, keep
 from tests.dead_letters.test_redrive import dead_letters_in, numbers, outcomes, quarantined
@@ -176,6 +177,37 @@ def test_handler_that_fails_again_is_retried_and_its_dead_letter_stays(scene: Sc
     (left,) = dead_letters_in(scene.url)
     assert (left.attempts, left.error_type, left.error_text) == (5, "LookupError", "no customer")
     assert "in handle" in left.traceback
+
+
+@pytest.mark.parametrize("takes_tx", [True, False])
+def test_others_may_write_while_a_retry_waits(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, takes_tx: bool) -> None:
+    """On SQLite, an open transaction keeps all of them out: the renewals of a processor that runs, too."""
+    scene.keep(*scene.dead_letters(1, 2, 3))
+    processor = scene.processor()
+    pauses: list[int] = []
+
+    async def pause(self: HandlerCaller, failed: HandlerFailed) -> None:
+        pauses.append(failed.first_sequence)
+        with closing(SqlSink(scene.url)) as sink, sink.database.connection() as connection:
+            connection.execute(f"INSERT INTO readings VALUES ({100 + len(pauses)}, 'other')", ())
+
+    monkeypatch.setattr(HandlerCaller, "pause", pause)
+
+    def write(event: Event, tx: Any) -> None:
+        tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, 'x')")
+        if event.sequence_number == 2:
+            raise LookupError
+
+    def give(event: Event) -> dict[str, object]:
+        if event.sequence_number == 2:
+            raise LookupError
+        return {"n": event.sequence_number, "body": "x"}
+
+    processor.on_event(write if takes_tx else give)
+
+    assert outcomes(scene.redrive(processor)) == {"0/1": "redriven", "0/2": "failed", "0/3": "redriven"}
+    assert pauses == [2]
+    assert scene.rows() == [(1, "x"), (3, "x"), (101, "other")]
 
 
 def test_rows_of_a_failed_attempt_are_undone(scene: Scene) -> None:

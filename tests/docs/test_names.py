@@ -169,7 +169,7 @@ def test_log_events_of_a_processor_are_those_in_the_table() -> None:
     files = [
         file for room in ("processor", "coordination", "hubs") for file in (ROOT / "src/hubline" / room).rglob("*.py")
     ]
-    texts = [file.read_text() for file in (*files, ROOT / "src/hubline/credentials.py")]
+    texts = [file.read_text() for file in (*files, ROOT / "src/hubline/credentials/entra_tokens.py")]
     logged = {name for text in texts for name in re.findall(r'\blog\.\w+\(\s*"([a-z_]+)[ "]', text)}
     assert len(named) > 10
     assert set(named) == logged

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import subprocess
 import threading
 from contextlib import closing
 from importlib import util
@@ -21,6 +20,7 @@ from hubline.amqp.transport.websocket import PATH, SUBPROTOCOL
 from hubline.emulator import protocol_switch
 from tests.amqp.connections import everything, until
 from tests.emulator.serving import PATIENCE_SECONDS, Server, endpoint, local_hub, serving
+from tests.support.certificates import self_signed
 
 Producer: Any = EventHubProducerClient
 Consumer: Any = EventHubConsumerClient
@@ -97,10 +97,7 @@ def test_asynchronous_official_client_sends_and_receives(server: Server, hub: st
 
 
 def test_official_client_comes_in_over_tls(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=DNS:localhost", "-out", str(certificate), "-keyout", str(key)]
-    subprocess.run([*command, *names], check=True, capture_output=True)
+    certificate, key = self_signed(tmp_path)
     with serving(tmp_path / "data", "--create", "telemetry:1", "--tls", str(certificate), str(key)) as server:
         text = server.connection_string("telemetry").removesuffix(";UseDevelopmentEmulator=true")
         how = through(server.port, scheme="https")

@@ -9,8 +9,10 @@ from typing import cast
 import pytest
 
 from hubline.coordination.control_loop import ControlLoop
+from hubline.coordination.snapshot import Wait
 from hubline.pipeline.stage_source import StageReader, StageSource
 from hubline.pipeline.stop_gate import Gate
+from hubline.spark.compatibility import ReadMaxRows
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source import stream_reader as stream
 from hubline.spark.source.offsets import Entry, StreamOffset
@@ -35,9 +37,11 @@ def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_g
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_begun_before: bool
 ) -> None:
     monkeypatch.setattr(stream, "ignore_sigterm", lambda: None)  # this process continues, and so do those it starts
-    source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate"), "share": "1/1"})
-    reader, planner = source.streamReader(SOURCE_SCHEMA), Planned()
-    assert isinstance(reader, StageReader)
+    source = StageSource(
+        {"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate"), "share": "1/1", "once": "False"}
+    )
+    planner = Planned()
+    reader = StageReader(source.parsed, SOURCE_SCHEMA, source.gate, is_once=False)
     reader._control = ControlLoop(in_thread=True)
     reader._planner = cast("StreamPlanner", planner)
     batch = StreamOffset(entries={"0": Entry(0, 5, 1)})
@@ -76,3 +80,64 @@ def test_gate_of_several_hubs_is_idle_when_all_of_them_are(tmp_path: Path, monke
     assert (is_idle_early, gate.is_idle) == (False, True)
     gate.leave()
     assert not gate.is_left
+
+
+def test_what_a_planning_process_waits_for_is_noted_once(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(gate.folder), "share": "1/1", "once": "False"})
+    reader = StageReader(source.parsed, SOURCE_SCHEMA, gate, is_once=False)
+    assert gate.take_notes() == []
+
+    reader._waits(Wait("a", ["0", "1"], 26.0))
+    reader._waits(Wait("b", [str(number) for number in range(30)], 9.5))
+
+    assert gate.take_notes() == [
+        "waiting for partitions 0, 1: owned by a, lease expires in 26 s unless renewed",
+        "waiting for 30 partitions: owned by b, lease expires in 10 s unless renewed",
+    ]
+    assert gate.take_notes() == []
+
+
+class Planning:
+    """A planner with something to read when asked for the second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_pinned = False
+
+    async def pin(self) -> None:
+        self.is_pinned = True
+
+    async def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
+        assert self.is_pinned
+        assert is_limited
+        self.asked += 1
+        return StreamOffset(entries={"0": Entry(0, 5, 1)}) if self.asked == 2 else start
+
+    async def stop(self) -> None:
+        pass
+
+
+def test_run_that_ends_by_itself_reads_to_a_pinned_end_within_the_limits_and_says_when_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def started(*_: object, **__: object) -> Planning:
+        return planner
+
+    planner = Planning()
+    monkeypatch.setattr(stream, "start_planner", started)
+    monkeypatch.setattr(stream, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(stream, "ignore_sigterm", lambda: None)
+    gate = Gate(tmp_path / "gate")
+    options = StageSource(
+        {"hub": f"local:{tmp_path}/raw", "gate": str(gate.folder), "share": "1/1", "once": "True"}
+    ).parsed
+    reader = StageReader(options, SOURCE_SCHEMA, gate, is_once=True)
+    gate.open()
+    start = StreamOffset().to_json()
+    is_idle = []
+    for _ in range(3):
+        reader.latestOffset(start, ReadMaxRows(1))
+        is_idle.append(gate.is_idle)
+    reader.stop()
+    assert is_idle == [True, False, True]

@@ -10,7 +10,7 @@ import pytest
 
 from hubline.errors import DeadLetterLimit, HandlerFailed, HandlerStalled, HublineError, ProcessorError
 from hubline.model.dead_letters import DeadLetter
-from hubline.model.events import EventBatch
+from hubline.model.events import Event, EventBatch
 from hubline.processor import CheckpointPolicy, PartitionContext, ReleaseReason, RetryPolicy
 from tests.support.scene import LEASE, Behaviour, Scene, until, virtual
 
@@ -474,6 +474,38 @@ class TestCancellation:
         assert ended == ["cancelled"]
         assert "handler_timeout_seconds=10" in str(recorder.errors[0])
         assert recorder.sequences == [0, 1]
+
+    @virtual
+    @pytest.mark.parametrize("reaction", ["ends", "raises", "goes on"])
+    async def test_an_event_has_the_whole_time_limit_and_only_the_one_that_hangs_fails(self, reaction: str) -> None:
+        scene = Scene()
+        scene.append(8)
+        dead_letters: list[DeadLetter] = []
+        handled: list[int] = []
+        retry = RetryPolicy(max_attempts=1)
+        processor = scene.bare(handler_timeout_seconds=10.0, handler_retry=retry, on_failure="dead_letter")
+        processor.on_dead_letter(dead_letters.append)
+
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            await asyncio.sleep(9)
+            if event.sequence_number == 3:
+                try:
+                    await asyncio.sleep(1e6)
+                except asyncio.CancelledError:
+                    if reaction == "raises":
+                        raise ValueError("cancelled") from None
+                    if reaction == "ends":
+                        raise
+            handled.append(event.sequence_number)
+
+        async with processor:
+            await until(lambda: len(handled) == (8 if reaction == "goes on" else 7) and dead_letters)
+
+        (dead_letter,) = dead_letters
+        assert (dead_letter.event.sequence_number, dead_letter.error_type) == (3, "TimeoutError")
+        assert "handler_timeout_seconds=10" in dead_letter.error_text
+        assert [each for each in handled if each != 3] == [0, 1, 2, 4, 5, 6, 7]
 
     @virtual
     async def test_one_that_outlives_its_lease_is_waited_for_before_the_partition_is_opened_again(self) -> None:

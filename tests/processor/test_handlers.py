@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
+import pyarrow as pa
 import pytest
 
 from hubline.checkpoint_stores.memory import MemoryStore
-from hubline.errors import ConfigError, HandlerStalled, HublineError
+from hubline.errors import ConfigError, HandlerStalled, HublineError, SinkMissing
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch
 from hubline.model.keys import GroupKey
@@ -867,3 +868,43 @@ class TestErrorHandler:
 
         assert "on_error_failed" in caplog.text
         assert "the pager is down" in caplog.text
+
+
+class TestRowsWithoutSink:
+    """Nothing takes what a handler returns: were it ignored, the rows would be lost with a checkpoint after them."""
+
+    @virtual
+    @pytest.mark.parametrize("is_async", [True, False])
+    @pytest.mark.parametrize("takes", ["on_event", "on_batch"])
+    @pytest.mark.parametrize(
+        "rows",
+        [{"id": 1}, [{"id": 1}], pa.table({"id": [1]}), pa.record_batch({"id": [1]}), (each for each in list[int]())],
+    )
+    async def test_rows_stop_the_partition(self, rows: object, takes: str, is_async: bool) -> None:
+        scene = Scene()
+        scene.append(3)
+        processor = scene.bare()
+        errors: list[HublineError] = []
+        processor.on_error(errors.append)
+
+        async def handle_async(given: object) -> object:
+            return rows
+
+        getattr(processor, takes)(handle_async if is_async else lambda given: rows)
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], SinkMissing)
+        assert errors[0].partition == "0"
+        assert await scene.checkpoint() is None
+
+    @virtual
+    @pytest.mark.parametrize("takes", ["on_event", "on_batch"])
+    async def test_anything_else_is_ignored(self, takes: str) -> None:
+        scene = Scene()
+        scene.append(3)
+        processor = scene.bare()
+        returned = iter([None, 1, "text", [], [1, 2], object()])
+        getattr(processor, takes)(lambda given: next(returned, None))
+        async with processor:
+            await until(lambda: [each.handled_count for each in processor.partitions] == [3])

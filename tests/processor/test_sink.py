@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.errors import ConfigError, DeadLetterLimit, Fenced, HandlerFailed, HublineError, ProcessorError, SinkError
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch, new_events
@@ -21,6 +22,7 @@ from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import (
     AsyncTransaction,
+    LeaseOptions,
     PartitionContext,
     Processor,
     ProcessorOptions,
@@ -386,6 +388,50 @@ class TestTransaction:
         assert isinstance(errors[0], HandlerFailed)
         assert (results.dead_letters, results.checkpoint) == ([], None)
 
+    @virtual
+    @pytest.mark.parametrize("name", ["execute", "insert"])
+    @pytest.mark.parametrize("takes", ["event", "batch"])
+    async def test_a_call_that_nobody_awaits_is_an_error_and_nothing_counts(
+        self, results: Results, takes: str, name: str
+    ) -> None:
+        scene = Scene()
+        scene.append(4)
+        processor, errors = processor_of(scene, results)
+
+        async def handle(given: Any, tx: AsyncTransaction) -> None:
+            await tx.execute("INSERT INTO results (id) VALUES (?)", [given.sequence_number if takes == "event" else 7])
+            if name == "execute":
+                tx.execute("INSERT INTO results (id) VALUES (8)")  # type: ignore[unused-coroutine]
+            else:
+                tx.insert([{"id": 9}])  # type: ignore[unused-coroutine]
+
+        (processor.on_event if takes == "event" else processor.on_batch)(handle)
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], HandlerFailed)
+        assert isinstance(errors[0].__cause__, SinkError)
+        assert f"await tx.{name}(...)" in str(errors[0])
+        assert (results.ids, results.dead_letters, results.checkpoint) == ([], [], None)
+
+    @virtual
+    async def test_a_task_that_uses_tx_must_be_awaited_too(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(1)
+        processor, errors = processor_of(scene, results)
+        tasks: list[asyncio.Task[object]] = []
+
+        @processor.on_event
+        async def handle(event: Event, tx: AsyncTransaction) -> None:
+            tasks.append(asyncio.create_task(tx.execute("INSERT INTO results (id) VALUES (8)")))
+
+        async with processor:
+            await until(lambda: errors)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert "before tx.execute() was done" in str(errors[0])
+        assert (results.ids, results.checkpoint) == ([], None)
+
     def test_tx_needs_a_sink(self, tmp_path: Path) -> None:
         @virtual
         async def scenario() -> None:
@@ -398,6 +444,122 @@ class TestTransaction:
                 await processor.start()
 
         scenario()
+
+
+class TestPauses:
+    """While hubline waits before it tries again, other writers of the file must get their turn: lease renewals too."""
+
+    @virtual
+    @pytest.mark.parametrize("is_async", [True, False])
+    async def test_no_transaction_is_open_between_the_attempts_at_an_event(
+        self, results: Results, is_async: bool
+    ) -> None:
+        scene = Scene()
+        scene.append(20)
+        retry = RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1)
+        processor, errors = processor_of(scene, results, handler_retry=retry, max_batch_size=20, max_wait_seconds=1)
+        calls: list[int] = []
+
+        def fails(event: Event) -> bool:
+            number = event.sequence_number
+            if calls and calls[-1] == number:
+                results.execute("BEGIN IMMEDIATE")  # times out where a transaction is open
+            calls.append(number)
+            return number in (7, 8) or (number in (0, 12) and calls.count(number) < 3)
+
+        async def handle_async(event: Event, tx: AsyncTransaction) -> dict[str, object]:
+            has_failed = fails(event)
+            await tx.execute("INSERT INTO results (id) VALUES (?)", [100 + event.sequence_number])
+            if has_failed:
+                raise ValueError("not now")
+            return {"id": event.sequence_number}
+
+        def handle(event: Event, tx: Transaction) -> dict[str, object]:
+            has_failed = fails(event)
+            tx.execute("INSERT INTO results (id) VALUES (?)", [100 + event.sequence_number])
+            if has_failed:
+                raise ValueError("not now")
+            return {"id": event.sequence_number}
+
+        processor.on_event(handle_async if is_async else handle)
+        async with processor:
+            await until(lambda: results.checkpoint == 19)
+
+        good = [number for number in range(20) if number not in (7, 8)]
+        assert calls == [number for number in range(20) for _ in range(3 if number in (0, 7, 8, 12) else 1)]
+        assert (results.ids, errors) == (good + [100 + number for number in good], [])
+        assert results.dead_letters == [(7, "handler"), (8, "handler")]
+        assert results.execute("SELECT attempts FROM hubline_dead_letter") == [(3,), (3,)]
+
+    @virtual
+    async def test_nor_between_the_attempts_at_a_batch_and_its_halves(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(16)
+        retry = RetryPolicy(max_attempts=2, initial_backoff_seconds=0.1)
+        processor, errors = processor_of(scene, results, handler_retry=retry, max_batch_size=16, max_wait_seconds=1)
+        calls: list[tuple[int, int]] = []
+
+        @processor.on_batch
+        async def handle(batch: EventBatch, tx: AsyncTransaction) -> None:
+            calls.append((batch.first_sequence, batch.last_sequence))
+            results.execute("BEGIN IMMEDIATE")
+            for event in batch:
+                await tx.execute("INSERT INTO results (id) VALUES (?)", [event.sequence_number])
+                if event.sequence_number == 5:
+                    raise ValueError("never")
+
+        async with processor:
+            await until(lambda: results.checkpoint == 15)
+
+        assert calls == [(0, 15), (0, 15), (0, 7), (0, 3), (4, 7), (4, 5), (4, 4), (5, 5), (6, 7), (8, 15)]
+        assert results.ids == [number for number in range(16) if number != 5]
+        assert (results.dead_letters, errors) == ([(5, "handler")], [])
+
+    @virtual
+    async def test_a_slow_handler_of_events_lets_others_in_between_two_of_them(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(40)
+        processor, errors = processor_of(scene, results, max_batch_size=40, max_wait_seconds=1)
+        checkpoints: list[int | None] = []
+
+        @processor.on_event
+        async def handle(event: Event, tx: AsyncTransaction) -> None:
+            checkpoints.append(results.checkpoint)
+            await tx.execute("INSERT INTO results (id) VALUES (?)", [event.sequence_number])
+            await asyncio.sleep(0.1)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 39)
+
+        assert (results.ids, results.dead_letters, errors) == (list(range(40)), [], [])
+        assert len(set(checkpoints)) == 4  # a second of work each
+
+    def test_renewals_get_through_with_store_and_sink_in_one_file(self, results: Results) -> None:
+        """In real time, with real locks: the leases are shorter than the pauses of one batch together."""
+
+        async def main() -> None:
+            scene = Scene()
+            scene.append(12)
+            scene.store = cast("Any", SqliteStore(results.path))
+            lease = LeaseOptions(lease_seconds=1.5, load_balancing_interval_seconds=0.5, startup_delay_seconds=0)
+            retry = RetryPolicy(max_attempts=3, initial_backoff_seconds=0.5)
+            processor, errors = processor_of(scene, results, kind=Processor, lease=lease, handler_retry=retry)
+
+            @processor.on_event
+            def handle(event: Event, tx: Transaction) -> None:
+                tx.execute("INSERT INTO results (id) VALUES (?)", [event.sequence_number])
+                if event.sequence_number in (1, 2, 3):
+                    raise ValueError("never")
+
+            async with processor:
+                await until(lambda: results.checkpoint == 11, seconds_max=60)
+            await scene.store.close()
+            assert errors == []
+
+        asyncio.run(main())
+
+        assert results.ids == [0, *range(4, 12)]
+        assert [sequence for sequence, _ in results.dead_letters] == [1, 2, 3]
 
 
 class TestDeadLetters:

@@ -8,7 +8,7 @@ import pytest
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress, parse_store
 from hubline.errors import StoreError
-from hubline.sinks.sql_sink.inspection import inspect_table
+from hubline.sinks.sql_sink.inspection import has_rows, inspect_table
 from hubline.sinks.sql_sink.table_schema import TableName
 from tests.sinks.conftest import SinkDatabase
 
@@ -31,6 +31,15 @@ def test_columns_that_can_be_written_are_found_as_a_sink_finds_them(database: Si
 def test_nothing_is_created_by_looking(database: SinkDatabase) -> None:
     for _ in range(2):
         assert inspect_table(address_of(database.url), TableName(None, "hubline_schema")) == []
+
+
+def test_rows_are_found_by_a_look(database: SinkDatabase) -> None:
+    address, table = address_of(database.url), TableName.parse("readings")
+    assert not has_rows(address, table)
+    database.execute("CREATE TABLE readings (id integer)")
+    assert not has_rows(address, table)
+    database.execute("INSERT INTO readings VALUES (1)")
+    assert has_rows(address, table)
 
 
 def test_file_that_is_missing_stays_so(tmp_path: Path) -> None:

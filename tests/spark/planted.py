@@ -49,7 +49,16 @@ def settings(folder: Path) -> dict[str, object]:
     }
 
 
-def everything_shown(spark: SparkSession, folder: Path, hub: str) -> dict[str, str]:
+def certificate_of(spark: SparkSession) -> tuple[Path, Path]:
+    """That of servers with TLS, and its key. Spark's processes were started to trust it."""
+    return log_of(spark).parent / "cert.pem", log_of(spark).parent / "key.pem"
+
+
+def log_of(spark: SparkSession) -> Path:
+    return Path(str(spark.conf.get("spark.eventLog.dir")).removeprefix("file://"))
+
+
+def everything_shown(spark: SparkSession, folder: Path, hub: str, hub_by_entra: str) -> dict[str, str]:
     """Runs batches, a stream and what fails, and gives all that is to be seen of them, by the place of it."""
     shown = {"master": str(spark.sparkContext.master), "ui": str(spark.sparkContext.uiWebUrl)}
     shown["settings"] = json.dumps({name: spark.conf.get(name) for name in OUR_SETTINGS})
@@ -60,13 +69,13 @@ def everything_shown(spark: SparkSession, folder: Path, hub: str) -> dict[str, s
     with printing_to(printed, spark):
         before = executions(spark)
         show_batch(spark, hub, shown)
+        show_entra(spark, hub_by_entra, shown)
         show_stream(spark, hub, folder, shown)
         show_errors(spark, hub, shown)
         show_pages(spark, shown, executions(spark) - before)
     shown["what was printed"] = printed.read_text()
     shown["command line"] = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/cmdline").read_text()  # type: ignore[union-attr]
-    log = Path(str(spark.conf.get("spark.eventLog.dir")).removeprefix("file://"))
-    shown["event log"] = "".join(path.read_text() for path in log.rglob("*") if path.is_file())
+    shown["event log"] = "".join(path.read_text() for path in log_of(spark).rglob("*") if path.is_file())
     return shown
 
 
@@ -108,6 +117,19 @@ def show_batch(spark: SparkSession, hub: str, shown: dict[str, str]) -> None:
     spark.sql(f"create temporary view v using csv options ({options})")
     shown["explain of a view"] = explained(spark.table("v"))
     spark.table("v").count()
+
+
+def show_entra(spark: SparkSession, hub: str, shown: dict[str, str]) -> None:
+    """By the credential that a factory gives in each of Spark's processes, and by one that quotes its token."""
+
+    def options(factory: str) -> dict[str, str]:
+        return {"hub": hub, "credential": f"factory:tests.support.entra:{factory}", "operationTimeout": "1s"}
+
+    read = spark.read.format("eventhubs").options(**options("planted")).load()
+    shown["explain of a hub by Entra"] = explained(read)
+    shown["rows by Entra"] = str(read.count())
+    writer = spark.sql("select 'a' body").write.format("eventhubs").mode("append")
+    shown["error of a credential"] = refusal(writer.options(**options("planted_refusal")).save)
 
 
 def explained(rows: DataFrame) -> str:

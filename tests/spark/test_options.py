@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import StringType, StructType
 
+from hubline.addresses.blob_address import BlobAddress
+from hubline.addresses.credential_choice import CredentialChoice, CredentialKind
 from hubline.addresses.hub_address import EventHubsAddress, LocalHubAddress
 from hubline.coordination.strategies import All, Balanced, Fixed, Greedy
 from hubline.errors import ConfigError
+from hubline.hubs.eventhubs.authorization import token_source
 from hubline.model.positions import Position
+from hubline.spark import EventHubs
 from hubline.spark.connector_options import CONNECTOR_NAMES
 from hubline.spark.options import IGNORED_OPTIONS, SOURCE_OPTIONS, Options, parse_options
+from hubline.spark.schema import SOURCE_SCHEMA
+from tests.support.entra import PLANTED_TOKEN
 
 KEY = "c2VjcmV0LXBsYW50ZWQta2V5"
 CONNECTION_STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={KEY}"
 HUB = f"{CONNECTION_STRING};EntityPath=telemetry"
+BODY = StructType().add("body", StringType())
 
 
 def options(**given: str) -> Options:
@@ -111,7 +121,7 @@ class TestUnknownOptions:
             options(**{given: "1"})
 
     def test_without_a_near_one_all_are_listed(self) -> None:
-        with pytest.raises(ConfigError, match="Use one of: checkpoint, consumerGroup, endingPosition"):
+        with pytest.raises(ConfigError, match="Use one of: checkpoint, consumerGroup, credential, endingPosition"):
             options(zzzzzzzz="1")
 
     def test_two_names_for_one_thing_are_refused(self) -> None:
@@ -121,6 +131,14 @@ class TestUnknownOptions:
     def test_what_the_connector_needed_and_this_one_does_not_is_let_by(self) -> None:
         assert options(**dict.fromkeys(IGNORED_OPTIONS, "1")) == options()
 
+    def test_what_sparks_catalog_adds_to_the_options_of_a_table_is_let_by(self) -> None:
+        added = {"provider": "eventhubs", "owner": "root", "option.hub": HUB, "option.lease": "none"}
+        assert options(**added) == options()
+
+    def test_the_same_names_are_unknown_elsewhere(self) -> None:
+        with pytest.raises(ConfigError, match=r"'owner' is unknown \(did you mean ownerId"):
+            options(owner="me")
+
     def test_the_connectors_entra_callback_is_explained(self) -> None:
         with pytest.raises(ConfigError, match="eventhubs://NAMESPACE/NAME"):
             options(**{"eventhubs.useAadAuth": "true"})
@@ -128,6 +146,49 @@ class TestUnknownOptions:
     def test_the_connectors_plugins_are_unknown(self) -> None:
         with pytest.raises(ConfigError, match=r"'eventhubs\.metricplugin' is unknown"):
             options(**{"eventhubs.metricPlugin": "com.acme.Metrics"})
+
+
+class TestCredential:
+    CONTAINER = "https://acme.blob.core.windows.net/state"
+
+    def test_it_is_for_the_hub_and_for_a_store_in_blob_storage(self) -> None:
+        parsed = options(hub="eventhubs://ns/orders", store=self.CONTAINER, credential="databricks:hubs")
+        expected = CredentialChoice(CredentialKind.DATABRICKS, "hubs")
+        assert isinstance(parsed.hub, EventHubsAddress)
+        assert isinstance(parsed.store, BlobAddress)
+        assert parsed.hub.credential == parsed.store.credential == expected
+
+    def test_what_an_address_says_itself_stays(self) -> None:
+        parsed = options(
+            hub="eventhubs://ns/orders", store=f"{self.CONTAINER}?credential=default", credential="workload-identity"
+        )
+        assert isinstance(parsed.hub, EventHubsAddress)
+        assert isinstance(parsed.store, BlobAddress)
+        assert str(parsed.hub.credential) == "workload-identity"
+        assert str(parsed.store.credential) == "default"
+
+    @pytest.mark.parametrize("hub", ["local:/data/orders", "eventhubs://ns/orders?credential=default", HUB])
+    def test_where_it_has_no_effect_it_is_refused(self, hub: str) -> None:
+        with pytest.raises(ConfigError, match="the option credential has no effect"):
+            options(hub=hub, credential="default")
+
+    def test_a_wrong_one_is_refused_by_the_name_of_the_option(self) -> None:
+        with pytest.raises(ConfigError, match=r"^the option credential: 'managed' is unknown"):
+            options(hub="eventhubs://ns/orders", credential="managed")
+
+    def test_nothing_that_spark_pickles_holds_a_token(self) -> None:
+        given = {"hub": "eventhubs://ns/orders", "credential": "factory:tests.support.entra:planted"}
+        source = EventHubs({**given, "startingPosition": "earliest"})
+        assert isinstance(source.parsed.hub, EventHubsAddress)
+        token = asyncio.run(token_source(source.parsed.hub).token("audience"))
+        assert token.text.reveal() == PLANTED_TOKEN
+        made = [source, source.reader(SOURCE_SCHEMA), source.streamReader(SOURCE_SCHEMA)]
+        made += [source.writer(BODY, overwrite=False), EventHubs(given).streamWriter(BODY, overwrite=False)]
+        for each in made:
+            pickled = cloudpickle.dumps(each)  # type: ignore[no-untyped-call]
+            assert b"tests.support.entra:planted" in pickled
+            assert PLANTED_TOKEN.encode() not in pickled
+            assert PLANTED_TOKEN not in repr(each)
 
 
 class TestPositions:
@@ -262,6 +323,7 @@ class TestTheRest:
             ("maxBytesPerTrigger", "0"),
             ("maxTasks", "0"),
             ("maxTasks", "1000000"),
+            ("limitFirstBatch", "yes"),
             ("maxRecordsPerPartition", "x"),
             ("receiverTimeout", "0s"),
             ("receiverTimeout", "PT"),

@@ -25,6 +25,7 @@ from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.partition_hash import partition_index
 from hubline.model.events import OUTGOING_SCHEMA
 from hubline.producer.routing import ANYWHERE
+from hubline.spark.compatibility import arrow_schema
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import Outgoing, RowLayout
 
@@ -42,7 +43,7 @@ def schema(**columns: DataType) -> StructType:
 def outgoing(
     columns: StructType, *rows: tuple[object, ...], first_row: int = 0, are_types_large: bool = False
 ) -> Outgoing:
-    arrow = to_arrow_schema(columns, timezone="UTC", prefers_large_types=are_types_large)
+    arrow = to_arrow_schema(columns, prefers_large_types=True) if are_types_large else arrow_schema(columns)
     values = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(arrow)]
     batch = pa.RecordBatch.from_arrays(values, schema=arrow)
     return RowLayout(columns).outgoing(batch, PARTITIONS, first_row=first_row)
@@ -70,7 +71,7 @@ class TestColumns:
         columns = schema(body=StringType(), partitionKey=StringType(), properties=TEXTS)
         bad = pa.StringArray.from_buffers(1, *pa.array([b"a\xff"]).buffers()[1:])
         properties = pa.MapArray.from_arrays([0, 1], bad, bad)
-        batch = pa.RecordBatch.from_arrays([bad, bad, properties], schema=to_arrow_schema(columns, timezone="UTC"))
+        batch = pa.RecordBatch.from_arrays([bad, bad, properties], schema=arrow_schema(columns))
 
         made = RowLayout(columns).outgoing(batch, PARTITIONS, first_row=0).events.to_pylist()
 

@@ -26,7 +26,8 @@ from hubline.spark.sessions.parallelism import TASKS_VARIABLE
 from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from tests.emulator.serving import KEY, serving
 from tests.spark.hubs import TestHub
-from tests.spark.planted import SECRETS, everything_shown
+from tests.spark.planted import SECRETS, certificate_of, everything_shown
+from tests.support.entra import PLANTED_TOKEN
 
 SHOWN_TO_ALL = (
     "explain of literals",
@@ -37,6 +38,8 @@ SHOWN_TO_ALL = (
     "error of an outage",
     "error of a signed address",
     "error of a misplaced secret",
+    "explain of a hub by Entra",
+    "error of a credential",
     "command line",
     "event log",
 )
@@ -45,13 +48,15 @@ SHOWN_TO_ALL = (
 @pytest.fixture(scope="module")
 def shown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What Spark shows of a session with secrets in it."""
-    with serving(tmp_path_factory.mktemp("served"), "--create", "telemetry:2") as server:
-        return everything_shown(spark, tmp_path_factory.mktemp("planted"), server.connection_string("telemetry"))
+    data, tls = tmp_path_factory.mktemp("served"), [str(path) for path in certificate_of(spark)]
+    with serving(data, "--create", "telemetry:2") as server, serving(data, "--tls", *tls, key=None) as by_entra:
+        hubs = server.connection_string("telemetry"), f"eventhubs://localhost:{by_entra.port}/telemetry"
+        return everything_shown(spark, tmp_path_factory.mktemp("planted"), *hubs)
 
 
 @pytest.mark.timeout(400)
 class TestSession:
-    @pytest.mark.parametrize("secret", [KEY, *SECRETS.values()])
+    @pytest.mark.parametrize("secret", [KEY, PLANTED_TOKEN, *SECRETS.values()])
     def test_no_secret_is_shown_anywhere(self, shown: dict[str, str], secret: str) -> None:
         assert [place for place, found in shown.items() if secret in found] == []
 
@@ -67,6 +72,8 @@ class TestSession:
         assert "hubline.errors.ConfigError" in shown["error of an address"]
         assert "HubUnavailable" in shown["error of an outage"]
         assert "HubUnavailable" in shown["error of a signed address"]
+        assert shown["rows by Entra"] == "10"
+        assert "the service answered ***" in shown["error of a credential"]
 
     def test_the_settings_that_matter_are_made(self, shown: dict[str, str]) -> None:
         settings = json.loads(shown["settings"])
@@ -146,6 +153,7 @@ class TestRedaction:
             ("jdbc:postgresql://ann:p@ss:w/rd@host/db", "p@ss:w/rd"),
             ("host=h user=ann password='two words' dbname=d", "two words"),
             ("password=hunter2, other", "hunter2"),
+            (f"Authorization: Bearer {PLANTED_TOKEN}, other", PLANTED_TOKEN),
         ],
     )
     def test_secrets_within_texts_are_cut_out(self, text: str, secret: str) -> None:

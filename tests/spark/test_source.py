@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -13,17 +15,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyspark.sql.datasource
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model.events import Event, new_events
+from hubline.spark.compatibility import HAS_READ_LIMITS
 from hubline.spark.source.batch_reader import Wanted
 from tests.emulator.serving import Server, serving
 from tests.spark.hubs import TestHub
@@ -33,6 +37,9 @@ PATIENCE_SECONDS = 120
 # Spark waits ten seconds for its planning process to start, and no longer, however busy the machine is.
 START_ATTEMPTS = 3
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+NEEDS_FILTERS = pytest.mark.skipif(
+    not hasattr(pyspark.sql.datasource, "Filter"), reason="this Spark pushes no filters to Python sources"
+)
 KEY = "cGxhbnRlZC1zZWNyZXQta2V5LW9mLXRoaXMtdGVzdA=="
 
 
@@ -107,6 +114,11 @@ class CountByKey(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+def offset(shown: str) -> Any:
+    """An offset in what PySpark reports: as JSON, or before 4.2 as Python writes it."""
+    return json.loads(shown) if HAS_READ_LIMITS else ast.literal_eval(shown)
 
 
 def read_now(frame: DataFrame, folder: Path, mode: str = "append") -> list[Row]:
@@ -215,6 +227,7 @@ class TestBatches:
         assert numbers(batch(spark, hub, endingPosition=f"time:{middle}").collect()) == list(range(10))
         assert numbers(batch(spark, hub, startingPosition=f"time:{middle}").collect()) == list(range(10, 20))
 
+    @NEEDS_FILTERS
     def test_filters_decide_what_is_read_at_all_where_they_are_pushed_down(
         self, spark: SparkSession, local_hub: TestHub
     ) -> None:
@@ -243,13 +256,32 @@ class TestBatches:
         assert frame.count() == 100
         assert frame.where("partition = '1'").union(frame).count() == 140
 
+    @NEEDS_FILTERS
     @pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
     def test_a_filter_at_the_end_of_time_asks_for_times_that_hubs_know(self, end: datetime) -> None:
-        wanted = Wanted().narrowed(EqualTo(("enqueuedTime",), end))
+        from pyspark.sql.datasource import EqualTo
+
+        from hubline.spark.source.filter_pushdown import narrowed
+
+        wanted = narrowed(Wanted(), EqualTo(("enqueuedTime",), end))
 
         assert wanted.time_min is not None
         assert wanted.time_max is not None
         assert datetime.fromtimestamp(0, UTC) <= wanted.time_min < wanted.time_max
+
+    def test_a_table_of_sparks_catalog_takes_its_options_when_it_is_read(
+        self, spark: SparkSession, local_hub: TestHub
+    ) -> None:
+        send(local_hub, 10)
+        spark.sql(f"CREATE TABLE of_the_catalog USING eventhubs OPTIONS (hub '{local_hub.address}')")
+        try:
+            read = spark.read.option("hub", local_hub.address).table("of_the_catalog")
+
+            assert numbers(read.collect()) == list(range(10))
+            with pytest.raises(AnalysisException, match='the option "hub" is missing'):
+                spark.table("of_the_catalog").collect()
+        finally:
+            spark.sql("DROP TABLE of_the_catalog")
 
     def test_a_choice_of_columns(self, spark: SparkSession, local_hub: TestHub) -> None:
         send(local_hub, 10)
@@ -294,7 +326,8 @@ class TestStreams:
 
         def take(frame: DataFrame, batch_id: int) -> None:
             nonlocal failures
-            if batch_id == 1 and failures:
+            # Spark 4.0 and 4.1 have no second batch here.
+            if batch_id == (1 if HAS_READ_LIMITS else 0) and failures:
                 failures -= 1
                 raise RuntimeError("the database is away")
             read.extend(frame.collect())
@@ -326,8 +359,11 @@ class TestStreams:
             progress = query.lastProgress
             assert progress is not None
             source = progress["sources"][0]
-            assert '"7": {"from": ' in source["endOffset"]
-            assert '"7": {"to": 5}' in source["latestOffset"]
+            assert offset(source["endOffset"])["7"] == {"from": 0, "to": 5, "epoch": 0}
+            if HAS_READ_LIMITS:
+                assert offset(source["latestOffset"])["7"] == {"to": 5}
+            else:
+                assert offset(source["endOffset"])["@hub"]["ends"]["7"] == 5
         finally:
             query.stop()
 
@@ -347,6 +383,7 @@ class TestStreams:
         assert numbers(rows) == list(range(100))
         assert [row.total for row in spark.table("counted").agg(F.sum("count").alias("total")).collect()] == [200]
 
+    @pytest.mark.skipif(not hasattr(GroupedData, "transformWithState"), reason="Spark 4.0 has it for pandas alone")
     def test_state_by_key(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
         send(local_hub, 200)
         spark.conf.set(
@@ -361,7 +398,8 @@ class TestStreams:
         finally:
             spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
 
-        assert len(rows) > 50  # two batches, and the second continues from the first
+        if HAS_READ_LIMITS:
+            assert len(rows) > 50  # two batches, and the second continues from the first
         assert {row.key: row["count"] for row in rows} == {f"key-{number}": 4 for number in range(50)}
 
     def test_into_parquet(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
@@ -436,6 +474,8 @@ class TestLookback:
     ) -> None:
         send(local_hub, 100)
         first = read_now(stream(spark, local_hub, **options), tmp_path / "first")
+        if not HAS_READ_LIMITS:  # there, the source hears at the next start that the only batch was done
+            assert read_now(stream(spark, local_hub, **options), tmp_path / "first") == []
         send(local_hub, 50, first=100)
         seen: list[int] = []
 
@@ -445,7 +485,8 @@ class TestLookback:
                 for planner in planners():
                     os.kill(planner, signal.SIGKILL)
 
-        writing = stream(spark, local_hub, **options).writeStream.foreachBatch(kill_planner)
+        frame = stream(spark, local_hub, limitFirstBatch="true", **options)
+        writing = frame.writeStream.foreachBatch(kill_planner)
         with pytest.raises(StreamingQueryException):
             writing.option("checkpointLocation", str(tmp_path / "killed")).start().awaitTermination(PATIENCE_SECONDS)
         before = checkpoints(tmp_path)
@@ -456,7 +497,8 @@ class TestLookback:
         assert sum(before.values()) + len(before) == 100
         assert numbers([row for row in again if row.replayed]) == list(range(100))
         assert numbers([row for row in again if not row.replayed]) == list(range(100, 150))
-        assert sum(checkpoints(tmp_path).values()) + len(before) == 150
+        if HAS_READ_LIMITS:  # before 4.2, the last batch is known to be done at the next start
+            assert sum(checkpoints(tmp_path).values()) + len(before) == 150
 
     def test_it_is_refused_without_a_store_and_for_batches(
         self, spark: SparkSession, local_hub: TestHub, options: dict[str, str]

@@ -218,6 +218,24 @@ class TestLimits:
         assert sorted(query.read) == [*places("0", *range(5)), *places("1", *range(5))]
         await query.stop()
 
+    @virtual
+    async def test_ends_that_are_given_are_not_passed_by_later_events_nor_by_a_pin(self) -> None:
+        hub = filled(5, 5)
+        query = await Query(hub, ends={"0": 3, "1": 9}, max_events_per_trigger=2).start()
+        await query.read_all(8)
+        await query.planner.pin()
+        hub.append("0", [b"late"])
+        hub.append("1", [b"late"] * 10)
+        hub.grow(3)
+        hub.append("2", [b"late"])
+        await asyncio.sleep(5)
+        while await query.batch():
+            pass
+
+        assert sorted(query.read) == [*places("0", *range(3)), *places("1", *range(9))]
+        assert await query.planner.latest() == {"0": 3, "1": 9, "2": 0}
+        await query.stop()
+
 
 @virtual
 async def test_partitions_that_are_added_are_read_from_their_beginning() -> None:

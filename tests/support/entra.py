@@ -1,7 +1,8 @@
-"""A credential of Entra that gives what a test wants."""
+"""Credentials of Entra that give what a test wants, and the factories by which addresses name them."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from azure.core.credentials import AccessToken
@@ -24,3 +25,39 @@ class FakeCredential:
 
     def close(self) -> None:
         self.closed_count += 1
+
+
+PLANTED_TOKEN = "eyJhbGciOiJub25lIn0.eyJwbGFudGVkIjoiUExBTlRFRC1UT0tFTiJ9.UExBTlRFRC1UT0tFTi1TSUdOQVRVUkU"  # noqa: S105
+"""Stands where a token may stand, and must be seen nowhere."""
+
+
+def planted() -> FakeCredential:
+    """For `factory:tests.support.entra:planted`."""
+    return FakeCredential(AccessToken(PLANTED_TOKEN, int(time.time()) + 3600))
+
+
+def planted_refusal() -> FakeCredential:
+    return FakeCredential(ValueError(f"the service answered {PLANTED_TOKEN}"))
+
+
+class AsyncCredential:
+    async def get_token(self, *_scopes: str) -> AccessToken:
+        return AccessToken(PLANTED_TOKEN, 0)
+
+
+class CredentialWithoutClose:
+    """All that azure-core asks of a TokenCredential."""
+
+    def get_token(self, *_scopes: str, **_options: Any) -> AccessToken:
+        return AccessToken(PLANTED_TOKEN, int(time.time()) + 3600)
+
+
+def text() -> str:
+    return PLANTED_TOKEN
+
+
+def failing() -> object:
+    raise RuntimeError(f"no\n{PLANTED_TOKEN}")
+
+
+not_a_function = PLANTED_TOKEN

@@ -45,6 +45,7 @@ PASSED_ON: Final = frozenset({
     "hubline.addresses.option_checks._checked",
     "hubline.cli.pipeline._require_spark",
     "hubline.coordination.dispatcher.Dispatcher._report_damaged",
+    "hubline.credentials.token_credentials.token_credential",
     "hubline.hubs.eventhubs.receiver.EventHubsReceiver._reopen",
     "hubline.pipeline.config_file.ConfigReader.parsed",
     "hubline.pipeline.definition.Pipeline._decorator",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hubline.addresses.connection_strings import connection_string_parts, host_and_port, query_parameters, required
+from hubline.addresses.credential_choice import CredentialChoice, parse_credential
 from hubline.addresses.names import validated
 from hubline.addresses.references import resolve
 from hubline.errors import ConfigError
@@ -20,7 +21,8 @@ class BlobAddress:
     """A container of Azure Blob Storage, or of what speaks its protocol.
 
     ``endpoint`` has no slash at its end; where the account is not part of the host's name, it ends in ``/ACCOUNT``.
-    There is the account's key, or a signature (the query of a signed URL), or neither: then Entra credentials are used.
+    There is the account's key, or a signature (the query of a signed URL), or neither: then an Entra credential is
+    used, the default one unless ``credential`` names another.
     """
 
     endpoint: str
@@ -28,6 +30,12 @@ class BlobAddress:
     container: str
     key: Secret | None = None
     signature: Secret | None = None
+    credential: CredentialChoice | None = None
+
+    @property
+    def takes_credential(self) -> bool:
+        """Whether an Entra credential proves who asks."""
+        return self.key is None and self.signature is None
 
     def __str__(self) -> str:
         return f"{self.endpoint}/{self.container}"
@@ -74,42 +82,59 @@ def parse_blob_url(what: str, text: str) -> BlobAddress:
     *account, container = match[3].split("/")[1:]
     endpoint = _blob_endpoint(what, match[1], match[2], account[0] if account else None)
     bare = BlobAddress(*endpoint, container=_container_name(what, container))
-    return _with_credential(what, bare, **_blob_secrets(what, match[4] or ""))
+    found = _blob_parameters(what, match[4] or "")
+    choice = found.get("credential")
+    return _authorized(
+        what,
+        bare,
+        key=_secret(what, "key", found.get("key")),
+        signature=Secret(found["signature"]) if "signature" in found else _secret(what, "sas", found.get("sas")),
+        credential=None if choice is None else parse_credential(choice, what=f"{what}: credential"),
+    )
 
 
-def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
+def _blob_parameters(what: str, query: str) -> dict[str, str]:
     """A signed URL's query is the signature; else ``key`` and ``sas`` name where the secret is kept."""
     if re.search(r"(?:^|&)sig=", query):
-        return {"signature": Secret(query)}
-    secrets: dict[str, Secret] = {}
+        return {"signature": query}
     fix = (
-        "Write a whole signature (with its sig=), or key= or sas= followed by env:NAME or file:PATH, where the "
-        "account's key or a signature is kept."
+        "Write a whole signature (with its sig=), key= or sas= followed by env:NAME or file:PATH, where the "
+        "account's key or a signature is kept, or credential=... for an Entra credential."
     )
-    for name, reference in query_parameters(what, query, ("key", "sas"), fix=fix):
-        if not reference.startswith(("env:", "file:")):
-            raise ConfigError(
-                f"{what}: {name}= must not hold the secret itself, because addresses are printed. Store it in "
-                f"an environment variable or a file, and write {name}=env:NAME or {name}=file:PATH."
-            )
-        secrets["key" if name == "key" else "signature"] = Secret(resolve(f"{name} of the {what}", reference)[1])
-    return secrets
+    return dict(query_parameters(what, query, ("key", "sas", "credential"), fix=fix))
 
 
-def _with_credential(
-    what: str, address: BlobAddress, *, key: Secret | None = None, signature: Secret | None = None
+def _secret(what: str, name: str, reference: str | None) -> Secret | None:
+    if reference is None:
+        return None
+    if not reference.startswith(("env:", "file:")):
+        raise ConfigError(
+            f"{what}: {name}= must not hold the secret itself, because addresses are printed. Store it in "
+            f"an environment variable or a file, and write {name}=env:NAME or {name}=file:PATH."
+        )
+    return Secret(resolve(f"{name} of the {what}", reference)[1])
+
+
+def _authorized(
+    what: str,
+    address: BlobAddress,
+    *,
+    key: Secret | None = None,
+    signature: Secret | None = None,
+    credential: CredentialChoice | None = None,
 ) -> BlobAddress:
-    if key and signature:
-        raise ConfigError(f"{what}: it has both a key and a signature. Keep one of them.")
+    given = [name for name, value in (("key", key), ("signature", signature), ("credential", credential)) if value]
+    if len(given) > 1:
+        raise ConfigError(f"{what}: it has both a {given[0]} and a {given[1]}. Keep one of them.")
     if key and not _is_base64(key):
         raise ConfigError(f"{what}: the account's key is not base64. Copy all of it, with the = at its end.")
     if signature:
         signature = Secret(signature.reveal().removeprefix("?"))
         if not re.search(r"(?:^|&)sig=[^&]", signature.reveal()):
             raise ConfigError(f"{what}: the signature has no sig= part. Copy all of it, from sv= to its end.")
-    if not (key or signature) and address.account == EMULATOR_ACCOUNT:
+    if not given and address.account == EMULATOR_ACCOUNT:
         key = EMULATOR_KEY
-    return replace(address, key=key, signature=signature)
+    return replace(address, key=key, signature=signature, credential=credential)
 
 
 def _is_base64(key: Secret) -> bool:
@@ -145,8 +170,10 @@ def parse_storage_connection_string(what: str, text: str) -> BlobAddress:
             raise ConfigError(f"{what}: UseDevelopmentStorage must be true. Write true, or remove it.")
         return BlobAddress(EMULATOR_ENDPOINT, EMULATOR_ACCOUNT, container, key=EMULATOR_KEY)
     bare = BlobAddress(*_connection_string_endpoint(what, parts), container=container)
-    secrets = {"key": parts.get("AccountKey"), "signature": parts.get("SharedAccessSignature")}
-    return _with_credential(what, bare, **{name: Secret(text) for name, text in secrets.items() if text})
+    key, signature = (
+        Secret(parts[name]) if name in parts else None for name in ("AccountKey", "SharedAccessSignature")
+    )
+    return _authorized(what, bare, key=key, signature=signature)
 
 
 def _connection_string_endpoint(what: str, parts: Mapping[str, str]) -> tuple[str, str]:

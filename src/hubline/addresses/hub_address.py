@@ -17,6 +17,7 @@ from hubline.addresses.connection_strings import (
     scheme_of,
     unknown_scheme,
 )
+from hubline.addresses.credential_choice import CredentialChoice, parse_credential
 from hubline.addresses.did_you_mean import nearest
 from hubline.addresses.names import LOCAL_NAME_LENGTH_MAX, plain_name
 from hubline.addresses.references import parse_path, resolve
@@ -67,8 +68,9 @@ def parse_transport(text: str, *, what: str = "transport") -> Transport:
 class EventHubsAddress:
     """A hub of the Event Hubs service, or of what speaks its protocol.
 
-    There is a key name with a key, or a signature, or neither: then Entra credentials are used.
-    ``emulator`` means plain TCP instead of TLS. Without a ``transport``, the caller of ``open_hub`` chooses.
+    There is a key name with a key, or a signature, or neither: then an Entra credential is used, the default one unless
+    ``credential`` names another. ``emulator`` means plain TCP instead of TLS. Without a ``transport``, the caller of
+    ``open_hub`` chooses.
     """
 
     namespace: str
@@ -79,6 +81,12 @@ class EventHubsAddress:
     signature: Secret | None = None
     emulator: bool = False
     transport: Transport | None = None
+    credential: CredentialChoice | None = None
+
+    @property
+    def takes_credential(self) -> bool:
+        """Whether an Entra credential proves who asks."""
+        return self.key is None and self.signature is None
 
     @property
     def key_namespace(self) -> str:
@@ -144,20 +152,29 @@ def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
     if not match:
         raise ConfigError(
             f"the {what} is not a namespace and one hub. Write eventhubs://NAMESPACE/NAME; only "
-            "?transport=... may follow."
+            "?credential=... and ?transport=... may follow."
         )
     host, port = host_and_port(what, match[1])
     if "." not in host and host != "localhost":
         host = f"{host}.{SERVICE_DOMAIN}"
     name = plain_name(f"hub name in the {what}", match[2])
-    transport = None
-    for _, value in query_parameters(what, match[3] or "", ["transport"], fix="Write ?transport=... or nothing."):
-        transport = _optional_transport(what, value)
-    return EventHubsAddress(host, port or AMQPS_PORT, name, transport=transport)
+    fix = "Write ?credential=..., ?transport=..., both with an & between them, or nothing."
+    given = dict(query_parameters(what, match[3] or "", ("credential", "transport"), fix=fix))
+    return EventHubsAddress(
+        host,
+        port or AMQPS_PORT,
+        name,
+        transport=_optional_transport(what, given.get("transport")),
+        credential=_optional_credential(what, given.get("credential")),
+    )
 
 
 def _optional_transport(what: str, text: str | None) -> Transport | None:
     return None if text is None else parse_transport(text, what=f"{what}: transport")
+
+
+def _optional_credential(what: str, text: str | None) -> CredentialChoice | None:
+    return None if text is None else parse_credential(text, what=f"{what}: credential")
 
 
 _PART_NAMES: Final = (

@@ -27,6 +27,7 @@ from hubline.text import counted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hubline.pipeline.backfill import Backfill
     from hubline.pipeline.checks import CheckedPlan, Report
     from hubline.pipeline.plan import PlannedStage
 
@@ -94,6 +95,25 @@ def run(
         option("--remote", "A Spark Connect server to run on: sc://HOST:15002. Default: none.", metavar="URL"),
     ] = None,
     once: Annotated[bool, option("--once", "Process all waiting events, stage after stage, then exit.")] = False,
+    backfill: Annotated[
+        bool, option("--backfill", "Process a range of old events again with one --stage, into a new table, then exit.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        option("--group", "The backfill's consumer group. Default: STAGE-backfill.", metavar="NAME"),
+    ] = None,
+    starting_position: Annotated[
+        str | None,
+        option("--starting-position", "Where the backfill starts. Default: earliest.", metavar="POSITION"),
+    ] = None,
+    ending_position: Annotated[
+        str | None,
+        option(
+            "--ending-position",
+            "The backfill ends before this position. Default: latest. Its first start fixes the end.",
+            metavar="POSITION",
+        ),
+    ] = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
@@ -106,6 +126,9 @@ def run(
     On Ctrl-C or SIGTERM, hubline commits the batches in progress and releases its partitions. A second signal does not
     wait for the batches. With --json, hubline prints one object per stage about every second.
 
+    A --backfill runs beside the pipeline, in a consumer group of its own. Run the same command again after a kill: it
+    continues from its checkpoints, and ends where the first start said.
+
     \b
     Examples:
       hubline run telemetry.py
@@ -113,6 +136,7 @@ def run(
       hubline run telemetry.py --config production.toml --master spark://head:7077
       hubline run telemetry.py --remote sc://spark:15002
       hubline run telemetry.py --set stages.store.load_balancing=fixed:2
+      hubline run telemetry.py --stage store --backfill --set datasets.readings.table=readings_v2
     """
     _require_spark()
     from hubline.pipeline.runner import Request
@@ -120,18 +144,29 @@ def run(
     from hubline.pipeline.shutdown import signals_to
     from hubline.spark.sessions.launch import require_java
 
-    request = Request(master=master, remote=remote, once=once)
+    request = Request(master=master, remote=remote, once=once or backfill)
     if remote is None:
         require_java()  # before anything is created
+    wanted = _backfill(stage or [], group, starting_position, ending_position) if backfill else None
+    if wanted is None and (group or starting_position or ending_position):
+        raise ConfigError("--group, --starting-position and --ending-position are for --backfill. Add it.")
     # As by Ctrl-C, until the run handles signals itself: the first process of a container would ignore SIGTERM.
     with signals_to(signal.default_int_handler, signal.SIGTERM):
         with _progress() as report:
-            checked = _checked(pipeline, stage, config, set_, report)
+            checked = _checked(pipeline, stage, config, set_, report, wanted)
         with run_view(checked.plan, json=json) as view:
             request = replace(request, keep_spark_log=isinstance(view, LiveView))
             is_done = run_pipeline(checked, request, view=view)
-    if once and not is_done:
+    if request.once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _backfill(stages: Sequence[str], group: str | None, start: str | None, end: str | None) -> Backfill:
+    from hubline.pipeline.backfill import DEFAULT_END, DEFAULT_START, Backfill
+
+    if len(stages) != 1:
+        raise ConfigError(f"--backfill is for one stage, not {len(stages)}. Name it: --stage NAME.")
+    return Backfill(stages[0], group or "", start or DEFAULT_START, end or DEFAULT_END)
 
 
 def _require_spark() -> None:
@@ -142,11 +177,18 @@ def _require_spark() -> None:
 
 
 def _checked(
-    file: Path, stages: list[str] | None, config: Path | None, overrides: list[str] | None, report: Report
+    file: Path,
+    stages: list[str] | None,
+    config: Path | None,
+    overrides: list[str] | None,
+    report: Report,
+    backfill: Backfill | None = None,
 ) -> CheckedPlan:
     from hubline.pipeline.checks import check_file
 
-    return check_file(file, config=config, overrides=_overrides(overrides), stages=stages or [], report=report)
+    return check_file(
+        file, config=config, overrides=_overrides(overrides), stages=stages or [], backfill=backfill, report=report
+    )
 
 
 def _overrides(given: Sequence[str] | None) -> dict[str, str]:

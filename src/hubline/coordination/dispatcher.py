@@ -24,7 +24,7 @@ from hubline.concurrency import BackgroundTasks, TimeLimit, cancel
 from hubline.coordination.handover import HandoverQueue
 from hubline.coordination.lease_keeper import Holder, LeaseKeeper, loop_time
 from hubline.coordination.lease_options import LeaseOptions
-from hubline.coordination.snapshot import Snapshot, recovered_after_restart
+from hubline.coordination.snapshot import Snapshot, Wait, recovered_after_restart, waits
 from hubline.coordination.store_calls import GroupCalls
 from hubline.coordination.strategies import Fixed, Plan, Strategy
 from hubline.errors import ConfigError, HublineError, ProcessorError, RecordDamaged, StoreError
@@ -67,7 +67,10 @@ def locking_store(store: CheckpointStore, strategy: Strategy, lease: LeaseOption
 
 
 class Dispatcher:
-    """Keeps one member of a group in its share of the partitions. ``partitions`` returns the hub's, as known now."""
+    """Keeps one member of a group in its share of the partitions. ``partitions`` returns the hub's, as known now.
+
+    ``on_wait`` is called where it holds no partition, because others own all of them: once for each of them.
+    """
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class Dispatcher:
         partitions: Callable[[], Sequence[str]],
         lease: LeaseOptions,
         rng: random.Random,
+        on_wait: Callable[[Wait], None] = lambda _: None,
     ) -> None:
         self._calls = GroupCalls(store, group, seconds_max=lease.renew_interval_seconds)
         self._holder = holder
@@ -92,6 +96,8 @@ class Dispatcher:
         self._closing = BackgroundTasks()
         self._wake = asyncio.Event()
         self._is_stopping = False
+        self._on_wait = on_wait
+        self._waits_for: frozenset[str] = frozenset()
         self._leases = LeaseKeeper(
             self._calls,
             holder,
@@ -207,12 +213,27 @@ class Dispatcher:
             await self._calls.request_handover(plan.requests, owner_id=self._leases.member.owner_id)
         for partition in plan.releases:
             self._handovers.release(partition, ReleaseReason.REQUESTED)
+        self._tell_waits(snapshot)
         if not plan.is_idle:
             log.info(
                 "cycle claims=%d steals=%d requests=%d releases=%d held=%d",
                 *map(len, (plan.claims, plan.steals, plan.requests, plan.releases, self._leases.held)),
             )
         return plan
+
+    def _tell_waits(self, snapshot: Snapshot) -> None:
+        """Once for each owner that it waits for: after a crash, nothing else happens until a lease expires."""
+        found = [] if self._leases.held else waits(snapshot)
+        for wait in found:
+            if wait.owner_id not in self._waits_for:
+                log.info(
+                    "waiting partitions=%s owner_id=%s lease_seconds_left=%.0f: unless renewed, it claims them then",
+                    ",".join(wait.partitions),
+                    wait.owner_id,
+                    wait.seconds_left,
+                )
+                self._on_wait(wait)
+        self._waits_for = frozenset(wait.owner_id for wait in found)
 
     def _snapshot(self, state: GroupState) -> Snapshot:
         return Snapshot(

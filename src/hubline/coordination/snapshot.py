@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from hubline.model.ownership import Member, Ownership
+from hubline.text import counted
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,43 @@ def first_expiry_seconds(snapshot: Snapshot) -> float | None:
     leases, others_seconds = lease_lengths(snapshot)
     others = (record for p, record in snapshot.living_records.items() if p not in snapshot.held)
     return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)
+
+
+NAMED_MAX: Final = 16
+"""Of more partitions, the number says more than their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Partitions that somebody else owns, and when the last of their leases expires unless its owner renews it."""
+
+    owner_id: str
+    partitions: Sequence[str]
+    seconds_left: float
+
+    def __str__(self) -> str:
+        count = len(self.partitions)
+        named = f"partition{'s' * (count > 1)} {', '.join(self.partitions)}"
+        partitions = named if count <= NAMED_MAX else counted(count, "partition")
+        lease = f"lease expires in {self.seconds_left:.0f} s unless renewed"
+        return f"waiting for {partitions}: owned by {self.owner_id}, {lease}"
+
+
+def waits(snapshot: Snapshot) -> list[Wait]:
+    """What this processor waits for: nothing, where it holds a partition, or one is free."""
+    others = snapshot.living_records
+    if snapshot.held or len(others) < len(snapshot.partitions):
+        return []
+    leases, others_seconds = lease_lengths(snapshot)
+    owned: dict[str, list[str]] = {}
+    for partition, record in others.items():
+        owned.setdefault(record.owner_id, []).append(partition)
+    return [
+        Wait(
+            owner_id, partitions, leases.get(owner_id, others_seconds) - min(others[p].age_seconds for p in partitions)
+        )
+        for owner_id, partitions in owned.items()
+    ]
 
 
 def lease_lengths(snapshot: Snapshot) -> tuple[Mapping[str, float], float]:

@@ -25,6 +25,7 @@ from hubline.model.keys import GroupKey
 from hubline.processor import Processor
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext, PartitionContext
+from hubline.processor.delivery.attempt import Part
 from hubline.processor.delivery.failure_limits import FailureCount, FailureLimits
 from hubline.processor.delivery.into_sink import DeliveryIntoSink, DeliveryPolicy
 from hubline.processor.dependencies import PartitionDependencies
@@ -92,7 +93,7 @@ class HandlerRedrive:
             begin=lambda _: transaction.again(),  # the dead letters' own, which moves no checkpoint
         )
         try:
-            await delivery.deliver(batch_of(dead_letters), asyncio.get_running_loop().time())
+            await delivery.deliver(Part(batch_of(dead_letters)), asyncio.get_running_loop().time())
         finally:
             caller.thread.shutdown()
 
@@ -105,6 +106,7 @@ class HandlerRedrive:
             stops_on_failure=False,
             preserve_key_order=policy.preserve_key_order or follows,
             hold_keys=False,  # the dead letters that wait are these
+            in_parts=False,
             deduplicate=False,  # their ids were recorded when they failed: they would count as duplicates of themselves
         )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from hubline.errors import ConfigError
+from hubline.model.event_columns import EventColumns
 
 EVENT_SCHEMA = pa.schema(
     [
@@ -38,8 +40,16 @@ _SEQUENCE_NUMBER: Final[int] = EVENT_SCHEMA.get_field_index("sequenceNumber")
 _NO_EVENTS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in EVENT_SCHEMA], schema=EVENT_SCHEMA)
 
 
+class _Placed:
+    """Which event of its batch it is, for the values that are made when they are read."""
+
+    __slots__ = ("_index",)
+
+    _index: int
+
+
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(_Placed):
     """One event of a hub. Handlers of `on_event` get it, and iteration over an `EventBatch` makes it.
 
     Attributes:
@@ -71,6 +81,46 @@ class Event:
             UnicodeDecodeError: The body is not UTF-8.
         """
         return self.body.decode("utf-8")
+
+
+def _made_when_read(name: str) -> None:
+    """Lets a value of an event be its batch's columns, until it is read.
+
+    Few handlers read all values, and a Python object of each would take longer than all that comes before the handler.
+    """
+    slot = Event.__dict__[name]
+    get, put, values_of = slot.__get__, slot.__set__, EventColumns.__dict__[name].__get__
+
+    def read(event: Event) -> Any:
+        value = get(event)
+        if value.__class__ is EventColumns:
+            value = (values_of(value) or value.made(name))[event._index]  # noqa: SLF001
+            put(event, value)
+        return value
+
+    setattr(Event, name, property(read, put))
+
+
+for _name in ("offset", "enqueued_time", "properties"):
+    _made_when_read(_name)
+
+
+class _NewEvent(_Placed):
+    """An event as it is made from columns: it has the slots of an `Event`, which it becomes, and they can be set."""
+
+    __slots__ = Event.__slots__
+
+    def __init__(
+        self, body: bytes, partition: str, sequence: int, key: str | None, columns: EventColumns, index: int
+    ) -> None:
+        self.body = body
+        self.partition = partition
+        self.offset = columns
+        self.sequence_number = sequence
+        self.enqueued_time = columns
+        self.partition_key = key
+        self.properties = columns
+        self._index = index
 
 
 class EventBatch:
@@ -141,9 +191,18 @@ class EventBatch:
         return next(iter(self.slice(index, 1)))
 
     def __iter__(self) -> Iterator[Event]:
-        columns = (column.to_pylist() for column in self.arrow.columns)
-        for body, partition, offset, sequence, enqueued, key, properties in zip(*columns, strict=True):
-            yield Event(body, partition, offset, sequence, enqueued, key, dict(properties or ()))
+        partition, arrow = self.partition, self.arrow
+        columns, keys = EventColumns(arrow), arrow.column("partitionKey")
+        given = (
+            arrow.column("body").to_pylist(),
+            arrow.column("sequenceNumber").to_numpy().tolist(),
+            repeat(None, len(keys)) if keys.null_count == len(keys) else keys.to_pylist(),
+            range(len(keys)),
+        )
+        for body, sequence, key, index in zip(*given, strict=True):
+            event: Any = _NewEvent(body, partition, sequence, key, columns, index)
+            event.__class__ = Event
+            yield event
 
     def __repr__(self) -> str:
         if not len(self):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.errors import ConfigError, PipelineInvalid, Problem
+from hubline.pipeline.backfill import Backfill, for_backfill, with_end
 from hubline.pipeline.config import read_config
 from hubline.pipeline.definition import Pipeline
 from hubline.pipeline.environment_checks import check_environment
@@ -35,6 +36,7 @@ def check_file(
     config: Path | str | None = None,
     overrides: Mapping[str, str] | None = None,
     stages: Sequence[str] = (),
+    backfill: Backfill | None = None,
     report: Report = lambda _: None,
 ) -> CheckedPlan:
     """The plan of the pipeline in a file. Raises PipelineInvalid with all problems of it and of its configuration."""
@@ -47,7 +49,9 @@ def check_file(
         others = read_config(path, overrides or {}, pipeline=file.stem)[1] if path.exists() else []
         problems = [*error.problems, *others]
     else:
-        return check_pipeline(pipeline, config=config, overrides=overrides or {}, stages=stages, report=report)
+        return check_pipeline(
+            pipeline, config=config, overrides=overrides or {}, stages=stages, backfill=backfill, report=report
+        )
     raise PipelineInvalid(problems)
 
 
@@ -57,15 +61,20 @@ def check_pipeline(
     config: Path | str | None = None,
     overrides: Mapping[str, str],
     stages: Sequence[str] = (),
+    backfill: Backfill | None = None,
     report: Report = lambda _: None,
 ) -> CheckedPlan:
-    """The plan of a pipeline, with the chosen stages (all if none is named). Raises PipelineInvalid."""
+    """The plan of a pipeline, with the chosen stages (all if none is named), or of a backfill of one of them. Raises
+    PipelineInvalid."""
     path = Path(config) if config is not None else pipeline.config or pipeline.file.with_suffix(".toml")
     read, problems = read_config(path, overrides, pipeline=pipeline.name)
-    plan, found = build_plan(pipeline, read)
-    problems += found
+    stages = [backfill.stage] if backfill else stages
     _require_known(stages, [stage.name for stage in pipeline.stages])
+    plan, found = build_plan(pipeline, for_backfill(read, backfill) if backfill else read)
+    problems += found
     plan = _chosen(plan, stages)
+    if backfill:
+        plan = replace(plan, stages=tuple(with_end(stage, backfill) for stage in plan.stages))
     environment = check_environment(plan, report)
     problems += environment.problems
     if problems:

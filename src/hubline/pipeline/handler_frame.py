@@ -9,7 +9,6 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from hubline.errors import ConfigError
@@ -19,6 +18,7 @@ from hubline.pipeline.event_columns import UNUSED
 from hubline.pipeline.handlers import TRACED, BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
 from hubline.pipeline.plan import PlannedStage
+from hubline.spark.compatibility import arrow_schema
 from hubline.spark.json_parsing import ERROR_COLUMN
 
 
@@ -30,7 +30,7 @@ def handled(planned: PlannedStage, events: DataFrame) -> DataFrame:
     _require_spelt(own, events.columns)
     _require_own(planned, own.names)
     output = _output(own, events.schema, has_error=stage.kind is StageKind.EVENTS)
-    own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
+    own_arrow, output_arrow = arrow_schema(own), arrow_schema(output)
     kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
     _pickle_by_value(stage.function)
     return events.mapInArrow(kind(stage.name, stage.function, own_arrow, output_arrow), output)

@@ -33,6 +33,8 @@ class PlannedStage:
     """Whether a stage that reads what this one writes counts on the order of ids."""
     is_shared_by_default: bool = False
     """Whether instances on several machines may share its partitions, though nobody wrote load_balancing."""
+    ending_position: str | None = None
+    """Of a backfill: where the range ends that it reads. Otherwise None: a stage reads on."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from hubline.spark.source.offsets import HUB_KEY, gaps_in
+from hubline.spark.source.offsets import ENDS_KEY, HUB_KEY, gaps_in
 from hubline.spark.sql_sink.batch_target import Written
 from hubline.text import counted
 
@@ -180,9 +180,12 @@ def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:
     """Events of the stage's own partitions that are still to be read."""
     lags = []
     for source in _hubs(sources):
-        ends, latest = _entries(_parsed(source.get("endOffset"))), _entries(_parsed(source.get("latestOffset")))
-        own = {key: entry["to"] for key, entry in ends.items() if key in latest and entry.get("held", True)}
-        lags.append(sum(max(latest[key]["to"] - end, 0) for key, end in own.items()))
+        end = _parsed(source.get("endOffset"))
+        latest = end[HUB_KEY].get(ENDS_KEY) or {
+            key: entry["to"] for key, entry in _entries(_parsed(source.get("latestOffset"))).items()
+        }
+        own = {key: entry["to"] for key, entry in _entries(end).items() if key in latest and entry.get("held", True)}
+        lags.append(sum(max(latest[key] - to, 0) for key, to in own.items()))
     return sum(lags) if lags else None
 
 

@@ -39,11 +39,11 @@ from hubline.pipeline.stage_source import StageSource
 from hubline.pipeline.stop_gate import FarGate
 from hubline.pipeline.views import GuardedView, LogView
 from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
-from hubline.spark._jvm.session import make_active, mute_loggers, register
+from hubline.spark._jvm.session import make_active, mute_loggers
+from hubline.spark.compatibility import MICRO_BATCHES
 from hubline.spark.folders import shares_files
 from hubline.spark.sessions.remote import is_remote, is_server_gone, remote_session, validate_remote
 from hubline.spark.sessions.session import session
-from hubline.spark.source.data_source import EventHubs
 from hubline.text import counted, sentences
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ LOG_LEVEL: Final = "spark.log.level"
 FAILURE_LOGGERS: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    MICRO_BATCHES,
 )
 """They log what failed in a task: at each of its attempts, and of its query once more, hundreds of lines in all. The
 run reports it in one line. People who set Spark's log level themselves get all of it."""
@@ -260,15 +260,14 @@ class PipelineRun:
 
     def _prepare_spark(self) -> None:
         if is_remote(self._spark):
-            for source in (EventHubs, StageSource):
-                self._spark.dataSource.register(source)
+            self._spark.dataSource.register(StageSource)
             # What lies beside the pipeline's file is not there: it goes with the functions that use it. What is added
             # to the session does not reach its streams.
             pickle_by_value(self._plan.file.resolve().parent)
             return
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
         make_active(self._spark)
-        register(self._spark, EventHubs, StageSource)  # a session of somebody's own may know neither
+        self._spark.dataSource.register(StageSource)
         # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
         self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
 

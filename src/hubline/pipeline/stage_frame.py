@@ -20,6 +20,7 @@ from hubline.coordination.strategies import Fixed, load_balancing_text, parse_lo
 from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
+from hubline.pipeline.backfill import pinned_ends
 from hubline.pipeline.datasets import HubDataset, TableDataset
 from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
@@ -27,7 +28,7 @@ from hubline.pipeline.handler_frame import handled
 from hubline.pipeline.output_checks import output_problems
 from hubline.pipeline.plan import PlannedQuery, PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
-from hubline.pipeline.stage_source import GATE_OPTION, SHARE_OPTION, StageSource
+from hubline.pipeline.stage_source import ENDS_OPTION, GATE_OPTION, ONCE_OPTION, SHARE_OPTION, StageSource
 from hubline.pipeline.static_tables import static_tables
 from hubline.pipeline.stop_gate import Gate
 from hubline.secrets import redact
@@ -88,9 +89,12 @@ def _events(spark: SparkSession, query: PlannedQuery, source: HubDataset, readin
         "onDataLoss": stage.options.on_data_loss,
         GATE_OPTION: str(reading.gate.folder),
         SHARE_OPTION: str(query.share),
+        ONCE_OPTION: str(reading.is_once),
     }
     if stage.options.lookback is not None:
         options["lookback"] = stage.options.lookback
+    if stage.ending_position is not None:
+        options[ENDS_OPTION] = json.dumps(pinned_ends(stage, source))
     match stage.options.checkpoint:
         case "every_batch":
             options |= _sharing(query, reading)

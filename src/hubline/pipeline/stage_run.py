@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import logging
 import random
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +26,7 @@ from hubline.pipeline.writers import Report, writer
 from hubline.pipeline.written_file import WrittenFile
 from hubline.retry import RetryPolicy
 from hubline.secrets import redact
-from hubline.spark._jvm.errors import SPARK_ERRORS
+from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
 from hubline.spark._jvm.query import progress_newest_first, require_streamable
 from hubline.spark.folders import folder_of
 from hubline.spark.sessions.remote import is_remote, is_server_gone
@@ -84,6 +86,7 @@ class StageRun:
         self._restarts = 0
         self._restart_at = 0.0
         self._started_at = 0.0
+        self._rest: _Rest | None = None
 
     @property
     def name(self) -> str:
@@ -181,7 +184,6 @@ class StageRun:
         if stage.is_new_each_start or (is_first and stage.is_new_each_run):
             folder_of(spark, self.planned.folder).remove()
         assert self._frame is not None  # noqa: S101 - all were built before the first is started
-        self.gate.open()
         self._written = WrittenFile(self._written.path)
         report: Report = self._tally.add_written
         if is_remote(spark):  # where a process of the server's calls what writes
@@ -189,10 +191,14 @@ class StageRun:
         else:
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
         writing = writer(stage, self._frame, self.planned.folder, report).queryName(self._query_name)
-        if self._context.is_once:
+        if self._context.is_once and not self.gate.is_in_sight:
             writing = writing.trigger(availableNow=True)
         else:
-            writing = writing.trigger(processingTime=f"{stage.options.trigger_interval} milliseconds")
+            # Not by availableNow: of that, Spark 4.0 and 4.1 tell a Python source nothing, and run one batch.
+            interval = 0 if self._context.is_once else stage.options.trigger_interval
+            writing = writing.trigger(processingTime=f"{interval} milliseconds")
+        self.gate.open()
+        self._rest = None
         self._started_at = time.monotonic()
         self.query = writing.start()
         self.state = State.RUNNING
@@ -208,8 +214,14 @@ class StageRun:
     # Watching
 
     def poll(self) -> None:
-        """Notices that its query has ended: done, or failed."""
-        if self.state is not State.RUNNING or self.query is None or self.query.isActive:
+        """Notices that its query has ended, or has nothing left to do."""
+        for text in self.gate.take_notes():
+            self._note(text)
+        if self.state is not State.RUNNING or self.query is None:
+            return
+        if self.query.isActive:
+            if self._context.is_once and self.gate.is_in_sight and self.gate.is_idle:
+                self._finish(self.query)
             return
         self.take_progress()
         if (error := self.query.exception()) is None:
@@ -217,6 +229,17 @@ class StageRun:
             self._note(self.state)
         else:
             self._fail(error)
+
+    def _finish(self, query: StreamingQuery) -> None:
+        """Ends its query, which has read all that there was at its start, as soon as Spark has nothing left to do."""
+        if self._rest is None:
+            self._rest = _Rest(query)
+            self._rest.start()
+        self._rest.join(POLL_SECONDS)
+        if self._rest.is_reached:
+            self._end_query(query, is_cut=False)
+            self.state = State.DONE
+            self._note(self.state)
 
     def take_progress(self) -> None:
         """Adds up what its query reports."""
@@ -251,15 +274,18 @@ class StageRun:
     def stop(self, *, is_cut: bool) -> None:
         """Stops its query, which is at rest, or whose batch is cut short."""
         assert self.query is not None  # noqa: S101 - only those that have one are stopped
-        self.take_progress()
-        if not is_cut and self.query.isActive:  # one that failed meanwhile has not done its batch
-            self.gate.mark_done()
-        try:
-            self.query.stop()
-        except SPARK_ERRORS as error:
-            log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
+        self._end_query(self.query, is_cut=is_cut)
         self.state = State.STOPPED
         self._note(f"stopped{': its batch was cut short, and the next run repeats it' if is_cut else ''}")
+
+    def _end_query(self, query: StreamingQuery, *, is_cut: bool) -> None:
+        self.take_progress()
+        if not is_cut and query.isActive:  # one that failed meanwhile has not done its batch
+            self.gate.mark_done()
+        try:
+            query.stop()
+        except SPARK_ERRORS as error:
+            log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
 
     def _note(self, text: str) -> None:
         self._context.view.note(f"{self.name}: {text}")
@@ -268,6 +294,20 @@ class StageRun:
         where = self.stage.where
         message = f"stage {self.name}: {summarize_spark_error(error)}"
         return Problem(where.file, where.line, message, "correct the stage's function or options")
+
+
+class _Rest(threading.Thread):
+    """Waits until a query has nothing left to do: after the last event, Spark may run batches for state."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        super().__init__(daemon=True)
+        self.is_reached = False
+        self._query = query
+
+    def run(self) -> None:
+        with suppress(*SPARK_ERRORS, *JAVA_GONE):  # one that fails ends, and that is seen
+            self._query.processAllAvailable()
+            self.is_reached = True
 
 
 def _start_over(stage: PlannedStage) -> str:

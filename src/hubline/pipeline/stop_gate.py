@@ -11,6 +11,9 @@ planning process, which Spark asks for the next batch whenever one is done, plan
 Where the next batch is not due for a while, the run sees that none runs, says "done" in place of 3, and the planning
 process checkpoints at 4. The run waits until it has left.
 
+A run that ends when all is done (`--once`) leaves the gate open. The planning process plans up to where the hub ended
+at the start, and says "idle" when nothing of that is left.
+
 Dying anywhere in between is dying at that moment without a gate. The gate is a folder of the driver's machine, which
 both processes can see.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +31,14 @@ _CLOSED: Final = "closed"
 _DONE: Final = "done"
 _IDLE: Final = "idle"
 _PLANNER: Final = "planner"
+_NOTE: Final = "note"
 
 
 class Gate:
     """The gate of one stage."""
+
+    is_in_sight = True
+    """Whether the run sees what the planning process says."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,6 +76,10 @@ class Gate:
     def mark_idle(self) -> None:
         self._say(_own(_IDLE))
 
+    def mark_busy(self) -> None:
+        """A partition came from another instance: there is something to read after all."""
+        (self.folder / _own(_IDLE)).unlink(missing_ok=True)
+
     @property
     def is_idle(self) -> bool:
         """Whether no batch runs, and none will. One that has read of another hub before the gate was closed does."""
@@ -81,6 +93,21 @@ class Gate:
     def is_done(self) -> bool:
         """Whether all that was planned is done: no batch ran once the gate was closed."""
         return (self.folder / _DONE).exists()
+
+    def leave_note(self, text: str) -> None:
+        """The planning process has something to say to the people who watch the run."""
+        note = self.folder / f"{_NOTE}.{time.time_ns()}"
+        self._say(written := f"new-{note.name}")
+        (self.folder / written).write_text(text)
+        (self.folder / written).rename(note)  # so that nobody reads half of it
+
+    def take_notes(self) -> list[str]:
+        """What the planning process had to say since the last call."""
+        texts: list[str] = []
+        for file in sorted(self.folder.glob(f"{_NOTE}.*")):
+            texts.append(file.read_text())
+            file.unlink(missing_ok=True)
+        return texts
 
     def _say(self, name: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)  # a cleaner of temporary files may have been there
@@ -98,6 +125,8 @@ class FarGate(Gate):
 
     It cannot be closed: a batch in progress is cut short at the end of a run, and the next run repeats it.
     """
+
+    is_in_sight = False
 
     def open(self) -> None:
         """Nobody has closed it."""

@@ -28,6 +28,7 @@ from hubline.model.positions import Position
 from hubline.ports import reader_epoch
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext
+from hubline.processor.delivery.attempt import Part
 from hubline.processor.delivery.failure_limits import FailureCount
 from hubline.processor.delivery.into_sink import DeliveryIntoSink, DeliveryPolicy
 from hubline.processor.delivery.without_sink import DeliveryWithoutSink
@@ -213,10 +214,16 @@ class PartitionSession:
                 await self._direct.deliver(batch)
 
     async def _deliver(self, into_sink: DeliveryIntoSink, batch: EventBatch) -> None:
-        """Results, dead letters and checkpoint are committed when the sink's delivery returns."""
-        dead_letters = await into_sink.deliver(batch, self._status.loop.time())
-        await self._checkpointer.mark_handled(batch)
-        for dead_letter in dead_letters:
-            sequence = dead_letter.event.sequence_number
-            log.warning("dead_letter partition=%s sequence=%d", self._status.partition, sequence)
-            await self._caller.call_reported("on_dead_letter", dead_letter, self._caller.context)
+        """Results, dead letters and checkpoint are committed when the sink's delivery returns.
+
+        Where that is of the first events alone, the others are the next owner's once the partition closes.
+        """
+        left = [Part(batch)]
+        while left and not self._status.is_closing():
+            delivered = await into_sink.deliver(left.pop(0), self._status.loop.time())
+            left[:0] = delivered.left
+            await self._checkpointer.mark_handled(delivered.batch)
+            for dead_letter in delivered.dead_letters:
+                sequence = dead_letter.event.sequence_number
+                log.warning("dead_letter partition=%s sequence=%d", self._status.partition, sequence)
+                await self._caller.call_reported("on_dead_letter", dead_letter, self._caller.context)

@@ -1,6 +1,6 @@
 """Event Hubs for Spark 4, in pure Python: a source and a sink, with no jar.
 
-    spark = hubline.spark.session("billing")  # or spark.dataSource.register(hubline.spark.EventHubs) in your own
+    spark = hubline.spark.session("billing")  # or a session of your own
     events = spark.readStream.format("eventhubs").options(hub="local:./data/telemetry", startingPosition="earliest")
 
 The package has to be installed on the driver and on every node: Spark's planning process finds it there, and nowhere
@@ -10,7 +10,7 @@ else.
 import importlib
 from typing import TYPE_CHECKING
 
-from hubline.spark.compatibility import require_pyspark
+from hubline.spark.requirements import require_pyspark
 
 require_pyspark()  # what is imported below fails in less clear words without Spark
 

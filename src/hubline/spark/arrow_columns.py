@@ -6,11 +6,11 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from hubline.event_ids import filled
 from hubline.model.events import EventBatch
+from hubline.spark.compatibility import arrow_schema
 from hubline.spark.schema import REPLAYED
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
@@ -47,7 +47,7 @@ class Layout:
     """
 
     def __init__(self, schema: StructType) -> None:
-        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema: pa.Schema = arrow_schema(schema)
         self._unknown: dict[str, pa.Array] = {}
 
     def arranged(self, batch: EventBatch, *, replayed_to: int = 0) -> pa.RecordBatch:

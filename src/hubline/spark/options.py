@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
+from hubline.addresses.blob_address import BlobAddress
 from hubline.addresses.choices import choice_of
+from hubline.addresses.credential_choice import CredentialChoice, parse_credential
 from hubline.addresses.did_you_mean import nearest
-from hubline.addresses.hub_address import HubAddress, parse_hub
+from hubline.addresses.hub_address import EventHubsAddress, HubAddress, parse_hub
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_owner_id
 from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
 from hubline.addresses.values import byte_count
@@ -42,6 +44,7 @@ D = TypeVar("D")
 
 SOURCE_OPTIONS: Final = (
     "hub",
+    "credential",
     "consumerGroup",
     "startingPosition",
     "startingPositions",
@@ -50,6 +53,7 @@ SOURCE_OPTIONS: Final = (
     "maxEventsPerTrigger",
     "maxBytesPerTrigger",
     "maxTasks",
+    "limitFirstBatch",
     "maxRecordsPerPartition",
     "prefetchBytes",
     "onDataLoss",
@@ -68,6 +72,12 @@ SOURCE_OPTIONS: Final = (
 
 IGNORED_OPTIONS: Final = IGNORED_CONNECTOR_OPTIONS | {"checkpointLocation", "queryName"}
 """Spark's own, and those that the JVM connector needs and this source does not."""
+
+PROVIDER: Final = "provider"
+TABLE_PROPERTIES: Final = frozenset({PROVIDER, "owner", "location", "comment", "collation", "external"})
+"""What Spark adds to the options of a table of its catalog (`CREATE TABLE ... USING eventhubs`)."""
+TABLE_OPTION: Final = "option."
+"""Spark gives each option of a table a second time, with this before its name."""
 
 # As many tasks as the largest clusters have cores; more is a slip of the hand.
 TASKS_MAX: Final = 100_000
@@ -108,8 +118,9 @@ class Options:
     ``starting_positions`` is None where no option gives one: a batch then starts at the beginning, and a stream refuses
     to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the instances
     that use the same store share the partitions, ``checkpoint`` whether it keeps their progress as well.
-    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts. ``share`` is not an
-    option: a pipeline gives it to each query of a stage.
+    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts. ``share`` and
+    ``ends`` are not options. A pipeline gives them to the queries of a stage: those of a backfill end before these
+    sequence numbers.
     """
 
     hub: HubAddress
@@ -119,6 +130,7 @@ class Options:
     has_connector_names: bool = False
     max_events_per_trigger: int = DEFAULT_MAX_EVENTS
     max_bytes_per_trigger: int | None = None
+    limit_first_batch: bool = False
     max_tasks: int | None = None
     max_records_per_partition: int | None = None
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
@@ -132,6 +144,7 @@ class Options:
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     share: QueryShare = field(default_factory=QueryShare)
+    ends: Mapping[str, int] | None = None
 
     @property
     def stream_start(self) -> StartPositions:
@@ -163,8 +176,11 @@ class Options:
 def parse_options(given: Mapping[str, str]) -> Options:
     """Parses what was given to ``.option(...)``. Raises ConfigError; it repeats no value that may hold a secret."""
     texts = _Given(given)
-    hub = texts.required("hub", _hub)
-    store = texts.get("store", _store, None)
+    hub, store = _with_credential(
+        texts.required("hub", _hub),
+        texts.get("store", _store, None),
+        texts.get("credential", parse_credential, None),
+    )
     load_balancing = texts.get("loadBalancing", parse_load_balancing, None)
     if store is None:
         _require_no_sharing(texts, load_balancing)
@@ -176,6 +192,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         has_connector_names=texts.has(CONNECTOR_NAMES["hub"]),
         max_events_per_trigger=texts.get("maxEventsPerTrigger", _count, DEFAULT_MAX_EVENTS),
         max_bytes_per_trigger=texts.get("maxBytesPerTrigger", byte_count, None),
+        limit_first_batch=texts.get("limitFirstBatch", _boolean, False),
         max_tasks=texts.get("maxTasks", _tasks, None),
         max_records_per_partition=texts.get("maxRecordsPerPartition", _count, None),
         prefetch_bytes=texts.get("prefetchBytes", byte_count, DEFAULT_PREFETCH_BYTES),
@@ -212,15 +229,16 @@ class _Given:
     """The options as they came, by lower-case names. Refuses unknown names, and options given by two names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in given.items()}
+        self._values = _without_table_properties({name.lower(): value for name, value in given.items()})
         known = (*SOURCE_OPTIONS, *CONNECTOR_NAMES.values(), *IGNORED_OPTIONS)
         by_lower = {name.lower() for name in known}
         entra = {name.lower() for name in ENTRA_OPTIONS}
         for name, value in self._values.items():
             if name in entra and value.lower() != "false":
                 raise ConfigError(
-                    "hubline gets Entra tokens without a callback. Remove the aadAuth options, and give the option "
-                    "\"hub\" as eventhubs://NAMESPACE/NAME (pip install 'hubline[entra]')."
+                    "hubline gets Entra tokens without a callback. Remove the aadAuth options, give the option "
+                    "\"hub\" as eventhubs://NAMESPACE/NAME (pip install 'hubline[entra]'), and choose the identity "
+                    'with the option "credential".'
                 )
             if name not in by_lower and name not in entra:
                 suggestion = nearest(name, known) or f". Use one of: {', '.join(sorted(SOURCE_OPTIONS))}"
@@ -257,6 +275,17 @@ class _Given:
         raise ConfigError(message)
 
 
+def _without_table_properties(given: Mapping[str, str]) -> Mapping[str, str]:
+    """The options alone, also where Spark's catalog gives them: those of a table, and what else it knows of it."""
+    if PROVIDER not in given:
+        return given
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in TABLE_PROPERTIES and not name.startswith(TABLE_OPTION)
+    }
+
+
 # Single values -----------------------------------------------------------------------------------------------------
 
 
@@ -272,6 +301,25 @@ def _store(text: str) -> StoreAddress:
             "memory: works in one process only, but Spark runs many. Use sqlite:///PATH or postgresql://..."
         )
     return store
+
+
+def _with_credential(
+    hub: HubAddress, store: StoreAddress | None, credential: CredentialChoice | None
+) -> tuple[HubAddress, StoreAddress | None]:
+    """The hub and the store, with the credential where an address takes one and names none itself."""
+    if credential is None:
+        return hub, store
+    takes_credential = False
+    if isinstance(hub, EventHubsAddress) and hub.takes_credential and hub.credential is None:
+        hub, takes_credential = replace(hub, credential=credential), True
+    if isinstance(store, BlobAddress) and store.takes_credential and store.credential is None:
+        store, takes_credential = replace(store, credential=credential), True
+    if not takes_credential:
+        raise ConfigError(
+            "the option credential has no effect: it is for a hub eventhubs://NAMESPACE/NAME, or a store in Blob "
+            "Storage, whose address has no key, signature or credential. Remove it, or the other from the address."
+        )
+    return hub, store
 
 
 def _on_data_loss(texts: _Given) -> OnDataLoss:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hubline.model.events import new_events
 from hubline.model.positions import Position
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, KEY, Folder, address, new_hub, serving
 from tests.hubs.eventhubs.test_network import serving as serving_streams
+from tests.support.certificates import self_signed
 
 
 async def round_trip(hub: EventHubsHub) -> None:
@@ -36,12 +36,7 @@ async def round_trip(hub: EventHubsHub) -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for localhost that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    made = (folder / "cert.pem", folder / "key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=DNS:localhost", "-out", str(made[0]), "-keyout", str(made[1])]
-    subprocess.run([*command, *names], check=True, capture_output=True)
-    return made
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 class TestTls:

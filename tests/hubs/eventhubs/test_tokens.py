@@ -15,7 +15,7 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from hubline.addresses.hub_address import EventHubsAddress, parse_hub
 from hubline.amqp.service_names import JWT_TYPE, SAS_TYPE
-from hubline.credentials import RENEW_BEFORE_SECONDS
+from hubline.credentials.entra_tokens import RENEW_BEFORE_SECONDS
 from hubline.errors import AccessDenied, ConfigError, HubError, HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs.authorization import (

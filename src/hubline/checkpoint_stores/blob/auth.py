@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from hubline.addresses.blob_address import BlobAddress
-from hubline.credentials import Credential as EntraCredential
-from hubline.credentials import EntraRefused, EntraTokens, EntraUnreachable
+from hubline.credentials.entra_tokens import Credential as EntraCredential
+from hubline.credentials.entra_tokens import EntraRefused, EntraTokens, EntraUnreachable
+from hubline.credentials.token_credentials import token_credential
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.secrets import Secret
 from hubline.text import sentences
@@ -50,12 +51,12 @@ class Credential(Protocol):
 def credential_of(
     address: BlobAddress, *, entra: EntraCredential | None = None, clock: Callable[[], float] = time.time
 ) -> Credential:
-    """How this address proves who asks. ``entra`` replaces azure-identity's default credential."""
+    """How this address proves who asks. ``entra`` replaces the Entra credential that it names."""
     if address.key:
         return AccountKey(address.account, address.key)
     if address.signature:
         return Signature(address.signature)
-    return Entra(entra, clock=clock)
+    return Entra(entra or token_credential(address.credential, where=str(address)), clock=clock)
 
 
 class AccountKey:
@@ -95,7 +96,7 @@ class Signature:
 class Entra:
     """Tokens of Microsoft Entra ID."""
 
-    def __init__(self, credential: EntraCredential | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, credential: EntraCredential, *, clock: Callable[[], float] = time.time) -> None:
         self._tokens = EntraTokens(ENTRA_SCOPE, credential=credential, clock=clock)
 
     async def authorize(

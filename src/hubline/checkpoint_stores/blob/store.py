@@ -12,7 +12,7 @@ from hubline.checkpoint_stores.blob.checkpoints import BlobCheckpoints
 from hubline.checkpoint_stores.blob.client import Container
 from hubline.checkpoint_stores.blob.http import Transport
 from hubline.checkpoint_stores.blob.ownership import REFRESH_SECONDS, BlobOwnership
-from hubline.credentials import Credential
+from hubline.credentials.entra_tokens import Credential
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal, StoreExamination
 

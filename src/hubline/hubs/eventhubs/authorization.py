@@ -18,7 +18,14 @@ from urllib.parse import parse_qs, quote_plus
 
 from hubline.addresses.hub_address import EventHubsAddress
 from hubline.amqp.service_names import JWT_TYPE, SAS_TYPE
-from hubline.credentials import RENEW_BEFORE_SECONDS, Credential, EntraRefused, EntraTokens, EntraUnreachable
+from hubline.credentials.entra_tokens import (
+    RENEW_BEFORE_SECONDS,
+    Credential,
+    EntraRefused,
+    EntraTokens,
+    EntraUnreachable,
+)
+from hubline.credentials.token_credentials import token_credential
 from hubline.errors import AccessDenied, ConfigError, HubUnavailable
 from hubline.secrets import Secret
 from hubline.text import sentences
@@ -63,12 +70,12 @@ def renewal_at(token: Token, *, now: float) -> float:
 def token_source(
     address: EventHubsAddress, *, clock: Callable[[], float] = time.time, credential: Credential | None = None
 ) -> TokenSource:
-    """How this address proves who asks. ``credential`` replaces azure-identity's default one."""
+    """How this address proves who asks. ``credential`` replaces the one that it names."""
     if address.key_name is not None and address.key is not None:
         return SharedKey(address.key_name, address.key, clock=clock)
     if address.signature is not None:
         return SharedSignature(address.signature, clock=clock)
-    return Entra(credential, clock=clock)
+    return Entra(credential or token_credential(address.credential, where=str(address)), clock=clock)
 
 
 class SharedKey:
@@ -111,7 +118,7 @@ class SharedSignature:
 class Entra:
     """Tokens of Microsoft Entra ID."""
 
-    def __init__(self, credential: Credential | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, credential: Credential, *, clock: Callable[[], float] = time.time) -> None:
         # Good for all of Event Hubs, whatever the audience.
         self._tokens = EntraTokens(ENTRA_SCOPE, credential=credential, clock=clock)
 

@@ -32,7 +32,8 @@ from hubline.amqp.codec.property_types import FIELDS, PREFIX, encode_properties,
 from hubline.amqp.codec.text import to_text
 from hubline.amqp.codec.types import Timestamp
 from hubline.amqp.service_names import PARTITION_KEY
-from hubline.credentials import AccessToken, Credential, default_credential
+from hubline.credentials.entra_tokens import AccessToken, Credential, close_credential
+from hubline.credentials.token_credentials import token_credential
 from hubline.errors import (
     AccessDenied,
     ConfigError,
@@ -169,7 +170,7 @@ class SdkHub:
 
     def _entra(self) -> Any:
         """The package takes any asynchronous credential, and closes none."""
-        self._credential = self._credential or _InThread(default_credential())
+        self._credential = self._credential or _InThread(token_credential(self._address.credential, where=self._hub))
         return self._credential
 
     @property
@@ -200,7 +201,7 @@ class _InThread:
         return await asyncio.to_thread(self._credential.get_token, *scopes)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._credential.close)
+        await asyncio.to_thread(close_credential, self._credential)
 
 
 class SdkReceiver:

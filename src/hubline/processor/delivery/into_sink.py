@@ -12,10 +12,15 @@ What if it dies here?
                  steps within the transaction
 
 Dying anywhere before the commit leaves nothing, and the batch is handled again; dying after it leaves all of it.
+
+A handler that uses its ``tx`` has the transaction open from then on, and on SQLite every other writer waits: the
+renewal of this partition's lease, too. So hubline never waits in it. Before the pause of a
+retry it commits what came before, and what failed begins the next transaction: so a batch may take several.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +31,7 @@ from hubline.errors import HandlerFailed, RowsRejected, SinkError, StoreError
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
+from hubline.processor.delivery.attempt import DeliveryAttempt, Part, Stop
 from hubline.processor.delivery.failure_isolation import halves, isolate_failures
 from hubline.processor.delivery.failure_limits import FailureCount
 from hubline.processor.delivery.handler_output import HandlerOutput, grouped_rows
@@ -36,6 +42,10 @@ from hubline.sinks import OpenedPartition, Rejected, Transaction
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
 from hubline.sql.dead_letter_table import storable
 from hubline.text import sentences
+
+TRANSACTION_SECONDS_MAX = 1.0
+"""A handler of events that uses its ``tx`` gets another transaction after so long: a fifth of the time that SQLite's
+other writers wait for their turn, and long enough that the commits cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,7 @@ class DeliveryPolicy:
         preserve_key_order: The later events of a failed event's partition key follow it to the dead letters.
         hold_keys: So do those whose key has dead letters waiting in the sink.
         deduplicate: Leave out the events that the sink has already.
+        in_parts: The first events may be committed without the others.
     """
 
     takes_events: bool
@@ -57,6 +68,7 @@ class DeliveryPolicy:
     preserve_key_order: bool
     hold_keys: bool
     deduplicate: bool
+    in_parts: bool = True
 
     @classmethod
     def of(cls, dependencies: PartitionDependencies) -> DeliveryPolicy:
@@ -71,23 +83,35 @@ class DeliveryPolicy:
             deduplicate=sink is not None and sink.drop_duplicates != "off",
         )
 
+    @property
+    def commits_parts(self) -> bool:
+        """Whether the transaction ends where its handler would have to wait: it may be open."""
+        return self.takes_tx and self.in_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a transaction did.
+
+    Attributes:
+        batch: The events that are done; there may be none.
+        dead_letters: Those of them that failed.
+        left: The others, to be delivered next, in this order.
+    """
+
+    batch: EventBatch
+    dead_letters: Sequence[DeadLetter]
+    left: Sequence[Part]
+
 
 @dataclass(slots=True)
-class DeliveryAttempt:
-    """One try at a batch: the parts to handle, what came of them, and the events that are known to fail."""
+class _Delivery:
+    """What a transaction is about: its events, the try at them, and what comes after them."""
 
-    parts: list[EventBatch]
-    dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
-    outputs: list[HandlerOutput] = field(default_factory=list)
-
-    def again(self, *, split: Iterable[EventBatch] = ()) -> DeliveryAttempt:
-        """The same batch once more: without the events that failed, and with those parts in halves."""
-        firsts = {part.first_sequence for part in split}
-        parts = [half for part in self.parts for half in (halves(part) if part.first_sequence in firsts else [part])]
-        return DeliveryAttempt(parts, dict(self.dead_letters))
-
-    def in_order(self) -> list[DeadLetter]:
-        return [self.dead_letters[sequence] for sequence in sorted(self.dead_letters)]
+    batch: EventBatch
+    deduplicated: DeduplicatedBatch
+    attempt: DeliveryAttempt
+    left: list[Part] = field(default_factory=list)
 
 
 class DeliveryIntoSink:
@@ -115,34 +139,67 @@ class DeliveryIntoSink:
         self._waiting_keys: set[str] | None = None
         self._is_delivering = False
 
-    async def deliver(self, batch: EventBatch, now: float) -> list[DeadLetter]:
-        """Hands a batch to its handler and commits the results. Returns the events that failed."""
+    async def deliver(self, part: Part, now: float) -> Delivered:
+        """Hands events to their handler and commits the results in one transaction: of all of them, or of the first.
+
+        What is left is less than it was, or is to be tried once more, or is in halves.
+        """
         self._is_delivering = True
         try:
-            return await self._deliver(batch, now)
+            return await self._deliver(part, now)
         finally:
             self._is_delivering = False
 
-    async def _deliver(self, batch: EventBatch, now: float) -> list[DeadLetter]:
-        self._check_new(batch)
-        checkpoint = Checkpoint(self._opened.key, batch.last_offset, batch.last_sequence)
+    async def _deliver(self, part: Part, now: float) -> Delivered:
+        self._check_new(part.batch)
         waiting = await self._keys_on_hold()
-        deduplicated = await self._deduplicated(batch)
-        attempt = DeliveryAttempt([deduplicated.batch])
-        while True:
-            transaction = self._begin(checkpoint)
-            try:
-                await self._handle(attempt, waiting, transaction)
-                again = await self._caller.thread.run(self._write, deduplicated, attempt, transaction, now)
-            except BaseException:
-                await self._caller.thread.undo(transaction.rollback)
-                raise
-            if again is None:
-                break
+        deduplicated = await self._deduplicated(part.batch)
+        attempt = DeliveryAttempt([deduplicated.batch], part.failed, part.is_half)
+        delivery = _Delivery(part.batch, deduplicated, attempt)
+        while not await self._is_committed(delivery, waiting, now):
+            pass
+        self._waiting_keys = waiting | set(_first_failed(delivery.attempt.dead_letters.values()))
+        return Delivered(delivery.batch, delivery.attempt.in_order(), delivery.left)
+
+    async def _is_committed(self, delivery: _Delivery, waiting: set[str], now: float) -> bool:
+        """One transaction, which is committed; or is undone, with what comes next left in ``delivery``."""
+        if delivery.attempt.failed is not None and not delivery.attempt.is_half:
+            await self._caller.pause(delivery.attempt.failed)
+        transaction = self._begin(self._checkpoint(delivery.batch))
+        try:
+            stop = await self._handle(delivery.attempt, waiting, transaction)
+            if stop is None or self._end_at(stop, delivery, transaction):
+                again = await self._caller.thread.run(
+                    self._write, delivery.deduplicated, delivery.attempt, transaction, now
+                )
+                if again is None:
+                    return True
+                delivery.deduplicated, delivery.attempt = again
+        except BaseException:
             await self._caller.thread.undo(transaction.rollback)
-            deduplicated, attempt = again
-        self._waiting_keys = waiting | set(_first_failed(attempt.dead_letters.values()))
-        return attempt.in_order()
+            raise
+        await self._caller.thread.undo(transaction.rollback)
+        if self._policy.commits_parts and len(delivery.attempt.parts) > 1:  # of rows that name no events
+            delivery.left[:0] = map(Part, halves(delivery.batch))
+            delivery.batch = delivery.batch.slice(0, 0)
+        return not len(delivery.batch)
+
+    def _end_at(self, stop: Stop, delivery: _Delivery, transaction: Transaction) -> bool:
+        """Whether the transaction is to be committed all the same: with the events before the stop."""
+        if not self._policy.commits_parts:
+            attempt = delivery.attempt
+            delivery.attempt = attempt.again(stop.failed) if self._policy.takes_tx else attempt.continued(stop)
+            return False
+        attempt, fresh = delivery.attempt.until(stop), delivery.deduplicated.batch
+        before, left = stop.split(delivery.batch)
+        delivery.batch, delivery.attempt, delivery.left = before, attempt, [*left, *delivery.left]
+        delivery.deduplicated = self._opened.deduplicate_first(fresh.slice(0, stop.count_before(fresh)))
+        if len(before):
+            transaction.end_at(self._checkpoint(before))
+        return len(before) > 0
+
+    def _checkpoint(self, batch: EventBatch) -> Checkpoint:
+        return Checkpoint(self._opened.key, batch.last_offset, batch.last_sequence)
 
     async def skip_to(self, checkpoint: Checkpoint) -> None:
         """Moves the checkpoint alone: the events before it are not wanted."""
@@ -180,16 +237,19 @@ class DeliveryIntoSink:
 
     # 1. Handle
 
-    async def _handle(self, attempt: DeliveryAttempt, waiting: set[str], transaction: Transaction) -> None:
-        """Calls the handler for every part; an event that fails for good becomes a dead letter."""
+    async def _handle(self, attempt: DeliveryAttempt, waiting: set[str], transaction: Transaction) -> Stop | None:
+        """Calls the handler for every part; an event that fails for good becomes a dead letter.
+
+        Returns where it stopped, if that is before the end.
+        """
         tx = transaction if self._policy.takes_tx else None
         first_failed = {**dict.fromkeys(waiting, -1), **_first_failed(attempt.dead_letters.values())}
         for part in attempt.parts:
             left = self._without_dead_letters(part, attempt, first_failed)
-            if self._policy.takes_events:
-                await self._handle_events(left, attempt, first_failed, tx)
-            elif len(left):
-                await self._handle_batch(left, attempt, tx)
+            handling = self._handle_events if self._policy.takes_events else self._handle_batch
+            if len(left) and (stop := await handling(left, attempt, first_failed, tx)) is not None:
+                return stop
+        return None
 
     def _without_dead_letters(
         self, part: EventBatch, attempt: DeliveryAttempt, first_failed: Mapping[str, int]
@@ -206,22 +266,49 @@ class DeliveryIntoSink:
 
     async def _handle_events(
         self, part: EventBatch, attempt: DeliveryAttempt, first_failed: dict[str, int], tx: Transaction | None
-    ) -> None:
-        events = list(part)
+    ) -> Stop | None:
+        events, until = list(part), self._until()
         while events:
             run = EventRun(events, keeps_results=True)
-            try:
-                await self._caller.call_events(run, tx)
-            except HandlerFailed as failed:
-                self._blame(run.next, failed, attempt)
-                if (key := _key(run.next)) is not None:
-                    first_failed.setdefault(key, run.next.sequence_number)
+            failed = await self._call_events(run, attempt.failed, tx, until)
             attempt.outputs += [
                 HandlerOutput(event.sequence_number, rows)
                 for event, rows in zip(events, run.results or (), strict=False)
                 if rows is not None
             ]
+            if run.done == len(events):
+                return None
+            if failed is None or self._is_tried_again(failed):
+                return Stop(run.next.sequence_number, failed)
+            self._blame(run.next, failed, attempt)
+            if (key := _key(run.next)) is not None:
+                first_failed.setdefault(key, run.next.sequence_number)
             events = self._without_followers(events[run.done + 1 :], attempt, first_failed)
+        return None
+
+    async def _call_events(
+        self, run: EventRun, tried: HandlerFailed | None, tx: Transaction | None, until: Callable[[], bool]
+    ) -> HandlerFailed | None:
+        """Calls the handler for the run's events until one fails; the attempts at one that has failed count on."""
+        sequences = [] if tried is None else [event.sequence_number for event in run.events]
+        if tried is not None and tried.first_sequence in sequences:
+            run.end = sequences.index(tried.first_sequence)
+            if (failed := await self._caller.go(run, tx, until=until)) is not None or run.done < run.end:
+                return failed
+            returned, failed = await self._caller.attempt(run.next, tried.attempts + 1, tx)
+            if failed is not None:
+                return failed
+            run.end = len(run.events)
+            run.add(returned)
+        return await self._caller.go(run, tx, until=until)
+
+    def _until(self) -> Callable[[], bool]:
+        """Whether a transaction that began with the next event has been open for long enough."""
+        if not self._policy.commits_parts:
+            return lambda: False
+        time = asyncio.get_running_loop().time
+        ends_at = time() + TRANSACTION_SECONDS_MAX
+        return lambda: time() >= ends_at
 
     def _without_followers(
         self, events: list[Event], attempt: DeliveryAttempt, first_failed: Mapping[str, int]
@@ -232,7 +319,28 @@ class DeliveryIntoSink:
         attempt.dead_letters.update((event.sequence_number, self._follower(event)) for event in followers)
         return [event for event in events if event.sequence_number not in attempt.dead_letters]
 
-    async def _handle_batch(self, part: EventBatch, attempt: DeliveryAttempt, tx: Transaction | None) -> None:
+    async def _handle_batch(
+        self, part: EventBatch, attempt: DeliveryAttempt, _: dict[str, int], tx: Transaction | None
+    ) -> Stop | None:
+        tried, number = attempt.failed, 1
+        ends = part.first_sequence, part.last_sequence
+        if tried is not None and (attempt.is_half or ends == (tried.first_sequence, tried.last_sequence)):
+            number = tried.attempts + 1
+        rows, failed = await self._caller.attempt(part, number, tx)
+        if failed is None:
+            attempt.outputs.append(HandlerOutput(part.first_sequence, rows, part))
+            return None
+        if not attempt.is_half and self._is_tried_again(failed):
+            return Stop(part.first_sequence, failed)
+        self._check_blame(failed)
+        if len(part) > 1 and self._policy.commits_parts:
+            return Stop(part.first_sequence, failed, is_split=True)
+        await self._isolate(part, failed, attempt, tx)
+        return None
+
+    async def _isolate(
+        self, part: EventBatch, failed: HandlerFailed, attempt: DeliveryAttempt, tx: Transaction | None
+    ) -> None:
         async def handle_once(half: EventBatch, number: int) -> HandlerFailed | None:
             rows, failed = await self._caller.attempt(half, number, tx)
             if failed is None:
@@ -244,13 +352,12 @@ class DeliveryIntoSink:
         async def blame(single: EventBatch, failed: HandlerFailed) -> None:
             self._blame(single[0], failed, attempt)
 
-        try:
-            rows = await self._caller.call(part, tx)
-        except HandlerFailed as failed:
-            self._check_blame(failed)
-            await isolate_failures(part, failed, handle_once, blame)
-        else:
-            attempt.outputs.append(HandlerOutput(part.first_sequence, rows, part))
+        await isolate_failures(part, failed, handle_once, blame)
+
+    def _is_tried_again(self, failed: HandlerFailed) -> bool:
+        """Unless a statement of the handler's own failed: it would fail again, or the database is down."""
+        is_of_its_sql = self._policy.takes_tx and isinstance(failed.__cause__, StoreError)
+        return self._caller.may_try_again(failed) and not is_of_its_sql
 
     def _blame(self, event: Event, failed: HandlerFailed, attempt: DeliveryAttempt) -> None:
         self._check_blame(failed)

@@ -18,6 +18,7 @@ from hubline.processor.delivery.failure_limits import FailureCount
 from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.handlers.event_run import EventRun
+from hubline.processor.handlers.returned import require_no_rows
 from hubline.processor.partition_status import PartitionStatus
 
 log = logging.getLogger("hubline.processor")
@@ -51,22 +52,23 @@ class DeliveryWithoutSink:
 
     async def _deliver_batch(self, batch: EventBatch) -> None:
         try:
-            await self._caller.call(batch)
+            returned = await self._caller.call(batch)
         except HandlerFailed as failed:
             self._check_blame(failed, is_heartbeat=not len(batch))
             await isolate_failures(batch, failed, self._attempt, self._blame)
         else:
-            await self._succeeded(batch)
+            await self._succeeded(batch, returned)
 
     async def _attempt(self, part: EventBatch, attempt: int) -> HandlerFailed | None:
-        _, failed = await self._caller.attempt(part, attempt)
+        returned, failed = await self._caller.attempt(part, attempt)
         if failed is None:
-            await self._succeeded(part)
+            await self._succeeded(part, returned)
         elif isinstance(failed.__cause__, StoreError):
             raise failed
         return failed
 
-    async def _succeeded(self, batch: EventBatch) -> None:
+    async def _succeeded(self, batch: EventBatch, returned: object) -> None:
+        require_no_rows(returned, batch.partition)
         self._count(len(batch))
         await self._checkpointer.mark_handled(batch)
 

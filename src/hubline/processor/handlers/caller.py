@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable
 
-from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError, StoreError
+from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError, SinkMissing
 from hubline.model.events import Event, EventBatch
 from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import PartitionDependencies
@@ -16,7 +16,6 @@ from hubline.processor.handlers.event_run import EventRun
 from hubline.processor.handlers.handler import awaited, called
 from hubline.processor.handlers.slow_report import SlowReport
 from hubline.processor.handlers.thread import NotDue, PartitionThread
-from hubline.processor.handlers.transaction import AsyncTransaction, savepoint
 from hubline.processor.partition_status import PartitionStatus
 from hubline.sinks import Transaction
 from hubline.text import sentences
@@ -58,25 +57,21 @@ class HandlerCaller:
 
     # The handler of events
 
-    async def call(self, given: EventBatch | Event, tx: Transaction | None = None) -> object:
+    async def call(self, given: EventBatch | Event) -> object:
         """What the handler returns for a batch or an event, called again after a backoff where it fails.
 
         Raises HandlerFailed with the last cause.
         """
-        returned, failed = await self.attempt(given, 1, tx)
-        return returned if failed is None else await self._call_again(given, failed, tx)
+        returned, failed = await self.attempt(given, 1)
+        return returned if failed is None else await self._call_again(given, failed)
 
-    async def call_events(
-        self, run: EventRun, tx: Transaction | None = None, *, until: Callable[[], bool] = lambda: False
-    ) -> None:
+    async def call_events(self, run: EventRun, *, until: Callable[[], bool] = lambda: False) -> None:
         """The same for the run's events, one after the other, to its end; or until that is so.
 
         Raises HandlerFailed for the run's next event; those before it are done.
         """
         while run.done < run.end and not until():
-            if tx is not None:  # each event has its savepoint: a call of the database, in the thread
-                run.add(await self.call(run.next, tx))
-            elif (failed := await self._go(run, until)) is not None:
+            if (failed := await self.go(run, until=until)) is not None:
                 run.add(await self._call_again(run.next, failed))
 
     async def attempt(
@@ -84,15 +79,11 @@ class HandlerCaller:
     ) -> tuple[object, HandlerFailed | None]:
         """Calls the handler once; its failure is a result."""
         await self._status.until_current()
-        own = AsyncTransaction(tx, self.thread.run) if tx is not None and self._handler.is_async else tx
-        call = functools.partial(self._bound(own), given)
+        call = functools.partial(self._bound(tx), given)
         begun_at = self._status.loop.time()
         try:
             with self._slow.watching(lambda: (given, begun_at)):
-                if tx is None:
-                    return await self._run(call), None
-                async with savepoint(tx, self.thread.run, self.thread.undo):
-                    return await self._run(call), None
+                return await self._run(call), None
         except NotDue:
             # Its thread was at something else until the lease expired.
             return await self.attempt(given, attempt, tx)
@@ -102,36 +93,49 @@ class HandlerCaller:
     async def _run(self, call: Callable[[], object]) -> object:
         return await self._handler.run(call, thread=self.thread, name=self.name, is_due=self._status.is_current)
 
-    def _bound(self, tx: object = None) -> BoundHandler:
-        return bind(self._handler, self.context, tx=tx, timeout_seconds=self._timeout_seconds)
+    def _bound(self, tx: Transaction | None = None, *, has_limit: bool = True) -> BoundHandler:
+        limit = self._timeout_seconds if has_limit else None
+        return bind(self._handler, self.context, self.thread, tx=tx, timeout_seconds=limit)
 
-    async def _call_again(
-        self, given: EventBatch | Event, failed: HandlerFailed | None, tx: Transaction | None = None
-    ) -> object:
+    async def _call_again(self, given: EventBatch | Event, failed: HandlerFailed | None) -> object:
         returned: object = None
         while failed is not None:
-            if failed.attempts >= self._retry.max_attempts or (
-                tx is not None and isinstance(failed.__cause__, StoreError)
-            ):
-                raise failed  # a transaction that broke cannot be repaired by trying again within it
-            if log.isEnabledFor(logging.WARNING):  # to find the place takes longer than the rest of a retry
-                place = place_of(failed.__cause__ or failed)
-                log.warning(
-                    "handler_retry partition=%s attempt=%d at=%s error=%s",
-                    self._status.partition,
-                    failed.attempts,
-                    place,
-                    failed,
-                )
-            if await self._status.is_closed_within(self._retry.delay(failed.attempts, self._rng)):
-                raise failed  # the next owner tries again
-            returned, failed = await self.attempt(given, failed.attempts + 1, tx)
+            if not self.may_try_again(failed):
+                raise failed
+            await self.pause(failed)
+            returned, failed = await self.attempt(given, failed.attempts + 1)
         return returned
+
+    # Retries
+
+    def may_try_again(self, failed: HandlerFailed) -> bool:
+        """Whether the handler is called once more for what failed."""
+        return failed.attempts < self._retry.max_attempts
+
+    async def pause(self, failed: HandlerFailed) -> None:
+        """The backoff before the retry of what failed: let no transaction be open meanwhile.
+
+        Raises the failure if the partition is closing: the next owner tries again.
+        """
+        if log.isEnabledFor(logging.WARNING):  # to find the place takes longer than the rest of a retry
+            place = place_of(failed.__cause__ or failed)
+            log.warning(
+                "handler_retry partition=%s attempt=%d at=%s error=%s",
+                self._status.partition,
+                failed.attempts,
+                place,
+                failed,
+            )
+        if await self._status.is_closed_within(self._retry.delay(failed.attempts, self._rng)):
+            raise failed
 
     # Events in one go
 
-    async def _go(self, run: EventRun, until: Callable[[], bool]) -> HandlerFailed | None:
-        """Handles events until one fails, and returns how; or until the lease expires, or this task is cancelled."""
+    async def go(
+        self, run: EventRun, tx: Transaction | None = None, *, until: Callable[[], bool] = lambda: False
+    ) -> HandlerFailed | None:
+        """Handles events until one fails, and returns how; or until that is so, the lease expires, or this task is
+        cancelled."""
         await self._status.until_current()
         task, loop = asyncio.current_task(), self._status.loop
         assert task is not None  # noqa: S101 (coroutines run in tasks)
@@ -144,9 +148,12 @@ class HandlerCaller:
         with self._slow.watching(run.current):
             try:
                 if self._handler.is_async:
-                    await awaited(run.go_async(self._bound(), may_go=may_go))
+                    # With tx, what the database takes does not count: there, each call has its own limit.
+                    limit = self._timeout_seconds if tx is None else None
+                    call = self._bound(tx, has_limit=tx is not None)
+                    await awaited(run.go_async(call, may_go=may_go, timeout_seconds=limit))
                 else:
-                    go = functools.partial(run.go, self._bound(), may_go=may_go, clock=loop.time)
+                    go = functools.partial(run.go, self._bound(tx), may_go=may_go, clock=loop.time)
                     running = await self.thread.call(functools.partial(called, go), name=self.name)
                     if running is not None:
                         run.add(await awaited(running))
@@ -178,6 +185,8 @@ class HandlerCaller:
     def _failed(self, given: EventBatch | Event, attempts: int, error: Exception) -> HandlerFailed:
         if isinstance(error, Fenced) and error.partition == self._status.partition:
             raise error  # from its checkpoint: the partition is no longer this session's, and trying again is futile
+        if isinstance(error, SinkMissing):
+            raise error  # it is not the event's fault
         return self._failure(self.name, given, attempts, error)
 
     def _failure(self, name: str, given: EventBatch | Event | None, attempts: int, cause: Exception) -> HandlerFailed:

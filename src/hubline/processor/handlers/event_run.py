@@ -10,11 +10,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from hubline.model.events import Event
+from hubline.processor.handlers.returned import require_no_rows
+from hubline.processor.handlers.time_limit import TimeLimit
 
 GO_SECONDS = 0.01
 """An async handler that never waits gives way to the other tasks of its loop after so long."""
+
+LOOK_SECONDS = 0.001
+"""A go looks this often whether it may go on: a handler that takes longer is asked about before each event, and of
+faster ones some hundred events may still be handled after the lease or the partition ended."""
 
 
 class EventRun:
@@ -27,7 +34,7 @@ class EventRun:
         end: Where a go stops: a checkpoint may be due there.
         done: How many are handled. While a handler runs, the next one is in it.
         begun_at: When the handler was called for that one, by the loop's time.
-        results: What the handler returned for those that are done, if it is kept.
+        results: What the handler returned for those that are done, if it is kept. Otherwise it may return no rows.
     """
 
     __slots__ = ("begun_at", "done", "end", "events", "results")
@@ -53,6 +60,8 @@ class EventRun:
         """The next event is done."""
         if self.results is not None:
             self.results.append(returned)
+        elif returned is not None:
+            require_no_rows(returned, self.next.partition)
         self.done += 1
 
     def go(
@@ -62,25 +71,52 @@ class EventRun:
 
         A plain function may return something to be awaited: the go ends, and returns it.
         """
-        while self.done < self.end and may_go():
-            self.begun_at = clock()
-            returned = call(self.next)
-            if returned is not None and inspect.isawaitable(returned):
+        keeps_all, look_at = self.results is not None, clock()
+        for event in islice(self.events, self.done, self.end):
+            now = self.begun_at = clock()
+            if now >= look_at:
+                if not may_go():
+                    return None
+                look_at = now + LOOK_SECONDS
+            returned = call(event)
+            if returned is None and not keeps_all:
+                self.done += 1
+                continue
+            if inspect.isawaitable(returned):
                 return returned
             self.add(returned)
         return None
 
-    async def go_async(self, call: Callable[[Event], Awaitable[object]], *, may_go: Callable[[], bool]) -> None:
-        """The same with an async handler, in a task of its own."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    async def go_async(
+        self,
+        call: Callable[[Event], Awaitable[object]],
+        *,
+        may_go: Callable[[], bool],
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """The same with an async handler, in a task of its own. One that runs longer than that is cancelled."""
+        clock, task = asyncio.get_running_loop().time, asyncio.current_task()
         assert task is not None  # noqa: S101 (coroutines run in tasks)
-        gives_way_at = loop.time() + GO_SECONDS
-        while self.done < self.end and may_go():
-            self.begun_at = loop.time()
-            returned = await call(self.next)
-            if task.cancelling():  # or this go is cancelled, and the event counts for nothing
-                raise RuntimeError("the handler cancelled itself")
-            self.add(returned)
-            if loop.time() >= gives_way_at:
-                await asyncio.sleep(0)
-                gives_way_at = loop.time() + GO_SECONDS
+        is_cancelled, keeps_all = task.cancelling, self.results is not None
+        look_at = self.begun_at = clock()
+        gives_way_at = look_at + GO_SECONDS
+        with TimeLimit(timeout_seconds, lambda: self.begun_at) as limit:
+            for event in islice(self.events, self.done, self.end):
+                now = self.begun_at = clock()
+                if now >= look_at:
+                    if now >= gives_way_at:
+                        await asyncio.sleep(0)
+                        now = self.begun_at = clock()
+                        gives_way_at = now + GO_SECONDS
+                    if not may_go():
+                        return
+                    look_at = now + LOOK_SECONDS
+                returned = await call(event)
+                if is_cancelled():  # or this go is cancelled, and the event counts for nothing
+                    if limit.has_expired:
+                        return
+                    raise RuntimeError("the handler cancelled itself")
+                if returned is None and not keeps_all:
+                    self.done += 1
+                else:
+                    self.add(returned)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from hubline.errors import SinkError
 from hubline.sinks import Rows, Transaction
 
 InThread = Callable[..., Awaitable[Any]]
@@ -14,6 +16,9 @@ InThread = Callable[..., Awaitable[Any]]
 
 class AsyncTransaction:
     """The transaction of a batch, for `async` handlers: the methods of `hubline.sinks.Transaction`, awaited.
+
+    Each call of a handler has one of its own. A handler that returns before its statements are done, because it did
+    not await them, fails with `SinkError`, and nothing of it is committed.
 
     Args:
         transaction: The transaction.
@@ -28,9 +33,13 @@ class AsyncTransaction:
     def __init__(self, transaction: Transaction, in_thread: InThread) -> None:
         self._transaction = transaction
         self._in_thread = in_thread
+        self._calls: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self._is_over = False
 
-    async def execute(self, query: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[object, ...]]:
-        """Run one SQL statement and return its rows, if it has any.
+    def execute(
+        self, query: str, params: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> Coroutine[Any, Any, list[tuple[object, ...]]]:
+        """Run one SQL statement and return its rows, if it has any. Await it.
 
         Args:
             query: The statement.
@@ -40,11 +49,10 @@ class AsyncTransaction:
             SinkError: The statement would begin or end a transaction, or the transaction is over.
             StoreError: The database failed.
         """
-        rows: list[tuple[object, ...]] = await self._in_thread(self._transaction.execute, query, params)
-        return rows
+        return self._call("execute", query, params)
 
-    async def insert(self, rows: Rows) -> None:
-        """Write rows to the sink's table.
+    def insert(self, rows: Rows) -> Coroutine[Any, Any, None]:
+        """Write rows to the sink's table. Await it.
 
         Args:
             rows: An Arrow table or batch, or dictionaries. A column `sequenceNumber` names the event of each row.
@@ -52,7 +60,37 @@ class AsyncTransaction:
         Raises:
             SinkError: The columns do not fit the table, or the sink has no table.
         """
-        await self._in_thread(self._transaction.insert, rows)
+        return self._call("insert", rows)
+
+    def end(self) -> str | None:
+        """The handler has returned, or failed. Returns the method that it called and did not await, if any."""
+        self._is_over = True
+        left = None
+        for name, call in self._calls:
+            state = inspect.getcoroutinestate(call)
+            if state != inspect.CORO_CLOSED:
+                left = left or name
+            if state == inspect.CORO_CREATED:
+                call.close()
+        self._calls.clear()
+        return left
+
+    def _call(self, name: str, *arguments: object) -> Coroutine[Any, Any, Any]:
+        call = self._run(name, *arguments)
+        self._calls.append((name, call))
+        return call
+
+    async def _run(self, name: str, *arguments: object) -> Any:
+        if self._is_over:
+            raise SinkError("the handler has returned, and its tx is over. Await every call of tx in the handler.")
+        return await self._in_thread(getattr(self._transaction, name), *arguments)
+
+
+def not_awaited(name: str) -> SinkError:
+    """What a handler fails with that returned before a call of its ``tx`` was done."""
+    return SinkError(
+        f"the handler returned before tx.{name}() was done: nothing of it is committed. Write `await tx.{name}(...)`."
+    )
 
 
 @asynccontextmanager

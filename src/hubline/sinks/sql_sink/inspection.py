@@ -9,7 +9,7 @@ from typing import TypeVar
 from hubline.addresses.store_address import PostgresAddress, SqlAddress, SqliteAddress
 from hubline.sinks.sql_sink.table_schema import Column, TableName
 from hubline.sinks.sql_sink.tables import Tables
-from hubline.sql.dialect import Connection
+from hubline.sql.dialect import Connection, Statement
 from hubline.sql.driver_errors import call_explained
 
 Opened = TypeVar("Opened", bound=Connection)
@@ -43,6 +43,28 @@ def inspect_table(address: SqlAddress, table: TableName) -> list[Column]:
                 return []
             file = SqliteDatabase(path)
             return call_explained(lambda: _columns(file.look(), SqliteTables, table), file.explain)
+
+
+def has_rows(address: SqlAddress, table: TableName) -> bool:
+    """Whether there is such a table, with a row in it. Changes nothing, and creates no file."""
+    if not inspect_table(address, table):
+        return False
+    match address:
+        case PostgresAddress(conninfo):
+            from hubline.sql.postgres import PostgresDatabase
+
+            server = PostgresDatabase(conninfo)
+            return call_explained(lambda: _has_rows(server.look(), table), server.explain)
+        case SqliteAddress(path):
+            from hubline.sql.sqlite import SqliteDatabase
+
+            file = SqliteDatabase(path)
+            return call_explained(lambda: _has_rows(file.look(), table), file.explain)
+
+
+def _has_rows(connection: Connection, table: TableName) -> bool:
+    with closing(connection):
+        return bool(connection.read(Statement(f"SELECT 1 FROM {table.quoted} LIMIT 1", {})))  # noqa: S608 - quoted
 
 
 def _columns(connection: Opened, tables_of: Callable[[Opened], Tables], table: TableName) -> list[Column]:

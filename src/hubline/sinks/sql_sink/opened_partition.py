@@ -71,6 +71,21 @@ class OpenedPartition:
         """
         return DeduplicatedBatch.of(batch, self.deduplicate_events(batch.arrow.column("properties")))
 
+    def deduplicate_first(self, fresh: EventBatch) -> DeduplicatedBatch:
+        """Return the first events of a batch that was deduplicated, with what to remember of these alone.
+
+        It asks the database nothing.
+
+        Args:
+            fresh: The events.
+        """
+        properties = fresh.arrow.column("properties")
+        if self.database.settings.drop_duplicates == "ordered":
+            return DeduplicatedBatch.of(fresh, deduplicate_ordered(properties, self.marks))
+        if self.database.settings.drop_duplicates == "any_order":
+            return DeduplicatedBatch.of(fresh, deduplicate_known(ids_in(properties), set()))
+        return DeduplicatedBatch(fresh, {})
+
     def deduplicate_events(self, properties: pa.MapArray) -> Deduplication:
         """Find the events that the sink does not have yet.
 

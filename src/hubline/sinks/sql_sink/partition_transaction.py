@@ -127,6 +127,11 @@ class PartitionTransaction(Transaction):
                 partition.ids_forgotten_at = time.monotonic()
         return True
 
+    def end_at(self, checkpoint: Checkpoint) -> None:
+        self._moves = [
+            Move(move.partition, checkpoint) if move.partition.key == checkpoint.key else move for move in self._moves
+        ]
+
     def commit(self) -> None:
         """Steps 5 and 6. Where the answer to 6 is lost, finds out what happened.
 

@@ -23,6 +23,7 @@ from typing import Self
 from hubline.errors import SinkError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
 from hubline.sinks.sql_sink.connection import FenceState, SinkConnection, explained
 from hubline.sinks.sql_sink.database import SinkDatabase
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch, Deduplication
@@ -106,6 +107,9 @@ class RedriveTransaction(Transaction):
     def record_ids(self, partition: OpenedPartition, deduplicated: DeduplicatedBatch | Deduplication) -> bool:  # noqa: ARG002
         """Nothing: the ids of these events were recorded when they failed."""
         return True
+
+    def end_at(self, checkpoint: Checkpoint) -> None:
+        """Nothing: it moves no checkpoint."""
 
     def dead_letter(self, dead_letters: Sequence[DeadLetter]) -> None:
         connection = self._begun()

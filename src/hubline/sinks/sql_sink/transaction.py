@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from hubline.errors import RowsRejected, SinkError, StoreError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
 from hubline.sinks.sql_sink.connection import CommitPlan, FenceState, Parameters, SinkConnection, explained, undone
 from hubline.sinks.sql_sink.database import SinkDatabase
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch, Deduplication
@@ -159,6 +160,14 @@ class Transaction(ABC):
 
         Returns:
             False if another partition has taken one of the ids meanwhile: roll back, and deduplicate the batch again.
+        """
+
+    @abstractmethod
+    def end_at(self, checkpoint: Checkpoint) -> None:
+        """Moves a partition only as far as this, not as far as was planned.
+
+        Args:
+            checkpoint: The last event that was handled: after the partition's checkpoint.
         """
 
     @abstractmethod

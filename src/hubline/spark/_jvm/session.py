@@ -1,4 +1,4 @@
-"""Java's side of a Spark session: its start, the sources that it knows, and settings that no option has."""
+"""Java's side of a Spark session: its start, the formats that it knows, and settings that no option has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 
 END_SECONDS_MAX: Final = 2.0
@@ -104,11 +103,3 @@ def mute_loggers(spark: SparkSession, names: Collection[str]) -> None:
     log4j = jvm.org.apache.logging.log4j
     for name in names:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
-
-
-def register(spark: SparkSession, *sources: type[DataSource]) -> None:
-    """Lets a session know these sources. Those that it knows are left: registering again would warn."""
-    known = spark._jsparkSession.sessionState().dataSourceManager()
-    for source in sources:
-        if not known.dataSourceExists(source.name()):
-            spark.dataSource.register(source)

@@ -13,7 +13,6 @@ from hubline.spark._jvm.session import (
     forget_settings,
     is_java_running,
     is_session_running,
-    register,
     write_no_checksums,
 )
 from hubline.spark.sessions.interrupts import interruptible
@@ -39,7 +38,9 @@ _FILES: Final = "spark.hadoop.fs.file.impl"
 
 @checked
 def session(app_name: str = "hubline", *, master: str | None = None, **config: object) -> SparkSession:
-    """Start a Spark session that knows `format("eventhubs")`, with settings that make micro-batches fast.
+    """Start a Spark session with settings that make micro-batches fast and hide secrets.
+
+    Any other session reads and writes `format("eventhubs")`, too: Spark finds it where hubline is installed.
 
     Your settings win over hubline's, as do `spark-defaults.conf` and the arguments of spark-submit. Only redaction is
     joined: hubline hides secrets in addition to what you hide. If a session is already running with the same settings,
@@ -123,8 +124,7 @@ def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
     if shows := sorted(name for name, ours in HIDING.items() if ours not in (running.conf.get(name, None) or "")):
         raise ConfigError(
             f"a Spark session is already running that would show secrets ({', '.join(shows)}). Stop it "
-            "first, or keep it and register the source in it, with "
-            "spark.dataSource.register(hubline.spark.EventHubs)."
+            'first, or use it as it is: Spark finds format("eventhubs") in any session.'
         )
 
 
@@ -133,13 +133,10 @@ _FILLED_IN: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUF
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
-    from hubline.spark.source.data_source import EventHubs
-
     # Queries that start at the same time share one map of these, which Spark fills in without a lock: two that put new
     # names into it may leave it broken, and then no task of any query can be read again. Names that are there are safe.
     for name in _FILLED_IN:
         spark.sparkContext.environment.setdefault(name, "")
     # Goes with the source to Spark's planning processes, which know nothing else of the cluster.
     spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
-    register(spark, EventHubs)
     return spark

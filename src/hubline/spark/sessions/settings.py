@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
 from hubline.secrets import Secret
+from hubline.spark.compatibility import CHECKPOINT_FILES
 from hubline.spark.sessions.redaction import hiding, is_hidden
 
 if TYPE_CHECKING:
@@ -40,9 +41,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     # The default starts some 40 processes a micro-batch to write its logs: this, and no files of checksums, make 15 ms
     # of 70. It is for folders of this machine, which is where a session without a cluster keeps its checkpoints.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
     # Its workers have what they need loaded: half a second of processor time less for each. On a cluster, Python may be
     # one without hubline where an application does not read hubs.
     "spark.python.daemon.module": "hubline.spark.tasks.worker_daemon",

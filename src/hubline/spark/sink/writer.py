@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from hubline.errors import ConfigError
 from hubline.producer.lanes import Piece
 from hubline.producer.routing import parts_of, taken
+from hubline.spark.arrival import Travelling
+from hubline.spark.compatibility import DataSourceStreamArrowWriter
 from hubline.spark.options import Options
 from hubline.spark.sink.partition_lanes import Publishing
 from hubline.spark.sink.row_layout import Outgoing, RowLayout
@@ -50,7 +52,7 @@ def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> S
     return StreamWriter(options, schema)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Travelling, DataSourceArrowWriter):
     """Sends the rows of a DataFrame. Nothing is left to do at the commit, and nothing can be taken back at an abort."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -64,7 +66,7 @@ class BatchWriter(DataSourceArrowWriter):
         _tell_of_abort(self._options, messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Travelling, DataSourceStreamArrowWriter):
     """The same for each micro-batch. One that failed is replayed after a restart, with the same events and ids."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -13,17 +13,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from hubline.adapters import open_hub
@@ -31,6 +21,7 @@ from hubline.concurrency import map_bounded
 from hubline.errors import PositionInvalid
 from hubline.hubs.data_loss import sequence_after_data_loss
 from hubline.model.positions import Position
+from hubline.spark.arrival import Travelling
 from hubline.spark.arrow_columns import Layout
 from hubline.spark.options import Options
 from hubline.spark.sessions.parallelism import task_count
@@ -65,31 +56,6 @@ class Wanted:
     sequence_min: int | None = None
     sequence_max: int | None = None
 
-    def narrowed(self, condition: Filter) -> Wanted:
-        """What this filter leaves of it. One that is not understood leaves all: Spark applies it."""
-        match condition:
-            case EqualTo(("partition",), str(partition)):
-                return self.only({partition})
-            case In(("partition",), tuple(partitions)):
-                return self.only({partition for partition in partitions if isinstance(partition, str)})
-            case EqualTo(("enqueuedTime",), datetime() as time):
-                return self.after(time).before(time)
-            case GreaterThan(("enqueuedTime",), datetime() as time) | GreaterThanOrEqual(
-                ("enqueuedTime",), datetime() as time
-            ):
-                return self.after(time)
-            case LessThan(("enqueuedTime",), datetime() as time) | LessThanOrEqual(
-                ("enqueuedTime",), datetime() as time
-            ):
-                return self.before(time)
-            case EqualTo(("sequenceNumber",), int(number)):
-                return self.from_sequence(number).to_sequence(number)
-            case GreaterThan(("sequenceNumber",), int(number)) | GreaterThanOrEqual(("sequenceNumber",), int(number)):
-                return self.from_sequence(number)
-            case LessThan(("sequenceNumber",), int(number)) | LessThanOrEqual(("sequenceNumber",), int(number)):
-                return self.to_sequence(number)
-        return self
-
     def only(self, partitions: Iterable[str]) -> Wanted:
         wanted = frozenset(partitions)
         return replace(self, partitions=wanted if self.partitions is None else wanted & self.partitions)
@@ -113,7 +79,7 @@ def _aware(time: datetime) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Travelling, DataSourceReader):
     """Reads what the hub holds between two positions. Pickled to every task: options and schema, nothing else."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -130,16 +96,6 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangesInput)  # noqa: S101 - Spark gives back what partitions() gave it
         return read_ranges(self._options, partition.ranges, Layout(self._schema))
-
-
-class PushdownReader(BatchReader):
-    """The same, and reads no more than filters on time, partition and sequence number leave."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Called before ``partitions``. All filters go back: Spark applies them, and here they only save reading."""
-        for condition in filters:
-            self._wanted = self._wanted.narrowed(condition)
-        return filters
 
 
 async def _planned(options: Options, wanted: Wanted) -> list[Range]:

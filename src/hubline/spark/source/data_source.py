@@ -19,6 +19,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from hubline.errors import ConfigError
+from hubline.spark.arrival import Travelling
+from hubline.spark.compatibility import for_this_spark
 from hubline.spark.options import Options, parse_options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
@@ -27,10 +29,10 @@ from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-class EventHubs(DataSource):
+class EventHubs(Travelling, DataSource):
     """Spark's data source `eventhubs`: read and write hubs, in batches and streams.
 
-    `hubline.spark.session` registers it. Register it yourself in a session that you made another way.
+    Spark finds it by itself where hubline is installed, in any session.
 
     Args:
         options: The options of the reader or writer. They are checked when the DataFrame is made.
@@ -39,7 +41,6 @@ class EventHubs(DataSource):
         ConfigError: An option is unknown or not valid. The message says what to write instead.
 
     Example:
-        spark.dataSource.register(hubline.spark.EventHubs)
         events = spark.readStream.format("eventhubs").options(hub="env:TELEMETRY", startingPosition="earliest").load()
     """
 
@@ -60,8 +61,6 @@ class EventHubs(DataSource):
         Args:
             schema: The columns.
         """
-        from hubline.spark.source.batch_reader import BatchReader, PushdownReader
-
         if self.parsed.lookback_seconds is not None:
             raise ConfigError(
                 "the option lookback is for streams only. To read the last 24 hours, write "
@@ -69,7 +68,13 @@ class EventHubs(DataSource):
             )
         require_schema(schema)
         # A reader that takes filters fails where Spark may not push them down, and that is Spark's default.
-        return (PushdownReader if _PUSHDOWN_WORKER in sys.modules else BatchReader)(self.parsed, schema)
+        if _PUSHDOWN_WORKER in sys.modules:
+            from hubline.spark.source.filter_pushdown import PushdownReader
+
+            return PushdownReader(self.parsed, schema)
+        from hubline.spark.source.batch_reader import BatchReader
+
+        return BatchReader(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream. Spark calls it.
@@ -80,7 +85,8 @@ class EventHubs(DataSource):
         from hubline.spark.source.stream_reader import StreamReader
 
         freeze_loaded_modules()  # Spark asks at every batch, in workers: for writers, too
-        return StreamReader(self.parsed, schema)
+        reader = StreamReader(self.parsed, schema)
+        return for_this_spark(reader, limits_first_batch=self.parsed.limit_first_batch)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query. Spark calls it.

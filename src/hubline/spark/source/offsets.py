@@ -23,6 +23,10 @@ from hubline.model.keys import GroupKey
 # No partition id can be mistaken for it: they have no '@'.
 HUB_KEY: Final = "@hub"
 
+ENDS_KEY: Final = "ends"
+"""In what an offset says of the hub: where its partitions ended when the batch was planned. There where Spark does not
+ask the source for that (Spark 4.0 and 4.1)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:

@@ -27,6 +27,7 @@ from typing import Final
 from hubline.concurrency import BackgroundTasks, cancel
 from hubline.coordination.dispatcher import Dispatcher, locking_store
 from hubline.coordination.lease_options import LeaseOptions
+from hubline.coordination.snapshot import Wait
 from hubline.coordination.strategies import Strategy
 from hubline.errors import Fenced, HublineError, PositionInvalid
 from hubline.model.keys import GroupKey
@@ -78,6 +79,7 @@ class OwnedPartitions:
         partitions: Callable[[], tuple[str, ...]],
         sequence_after_loss: SequenceAfterLoss,
         now: Callable[[], float],
+        on_wait: Callable[[Wait], None],
     ) -> None:
         self._held: dict[str, HeldPartition] = {}
         self._done = StreamOffset()
@@ -110,6 +112,7 @@ class OwnedPartitions:
             partitions=partitions,
             lease=lease,
             rng=random.Random(),  # noqa: S311 - spreads load, guards nothing
+            on_wait=on_wait,
         )
 
     async def start(self) -> None:

@@ -25,13 +25,20 @@ class RateLimit:
         self._max_bytes = options.max_bytes_per_trigger
         self._places = places
         self._monitor = monitor
-        self._pinned: Mapping[str, int] | None = None
+        self._ends = options.ends
+        self._pinned = self._ends
         self._turn = 0
         self._event_bytes: dict[str, tuple[float, float]] = {}
 
     def pin(self, there: Mapping[str, PartitionProperties]) -> None:
-        """From now on nothing is read that comes after this."""
-        self._pinned = {partition: held.last_sequence + 1 for partition, held in there.items()}
+        """From now on nothing is read that comes after this. Ends that were given stay."""
+        if self._ends is None:
+            self._pinned = {partition: held.last_sequence + 1 for partition, held in there.items()}
+
+    def known_end(self, partition: str, held: PartitionProperties) -> int:
+        """Up to where there is something to read, which the lag is measured to."""
+        end = held.last_sequence + 1
+        return end if self._ends is None else min(end, self._ends.get(partition, 0))
 
     async def counts(
         self, places: Mapping[str, Entry], there: Mapping[str, PartitionProperties], *, is_limited: bool

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from hubline.adapters import open_hub, open_store
 from hubline.concurrency import map_bounded
+from hubline.coordination.snapshot import Wait
 from hubline.coordination.strategies import All
 from hubline.model.hubs import PartitionProperties
 from hubline.model.keys import GroupKey
@@ -29,9 +30,10 @@ from hubline.spark.source.rate_limit import RateLimit
 from hubline.spark.source.start_validation import StartValidation
 
 
-async def start_planner(options: Options) -> StreamPlanner:
+async def start_planner(options: Options, *, on_wait: Callable[[Wait], None]) -> StreamPlanner:
     """Opens the hub and the store, and takes the first look at them."""
-    planner = StreamPlanner(options, open_hub(options.hub), open_store(options.store) if options.store else None)
+    store = open_store(options.store) if options.store else None
+    planner = StreamPlanner(options, open_hub(options.hub), store, on_wait=on_wait)
     try:
         await planner.start()
     except BaseException:
@@ -44,8 +46,15 @@ class StreamPlanner:
     """Plans the batches of one query. All of it lives on one event loop."""
 
     def __init__(
-        self, options: Options, hub: Hub, store: CheckpointStore | None, *, now: Callable[[], float] = time.time
+        self,
+        options: Options,
+        hub: Hub,
+        store: CheckpointStore | None,
+        *,
+        now: Callable[[], float] = time.time,
+        on_wait: Callable[[Wait], None] = lambda _: None,
     ) -> None:
+        self._on_wait = on_wait
         self._options = options
         self._hub = hub
         self._store = store
@@ -68,6 +77,7 @@ class StreamPlanner:
                 partitions=lambda: self._monitor.partition_ids,
                 sequence_after_loss=self._validation.sequence_after_loss,
                 now=self._now,
+                on_wait=self._on_wait,
             )
             await owned.start()
             self._owned = owned
@@ -140,6 +150,14 @@ class StreamPlanner:
     async def pin(self) -> None:
         """From now on nothing is read that comes later: the query ends when it has read what is there."""
         self._limit.pin(await self._monitor.look())
+        await self._settled()
+
+    async def settle(self) -> None:
+        """Waits until this query owns its share, so that the next batch reads what is in all of it now."""
+        await self._settled()
+        await self._monitor.look()
+
+    async def _settled(self) -> None:
         if self._owned is not None:
             await self._owned.settled(self._options.operation_timeout_seconds)
 
@@ -150,7 +168,7 @@ class StreamPlanner:
 
     async def latest(self) -> dict[str, int]:
         there = await self._monitor.latest()
-        return {partition: there[partition].last_sequence + 1 for partition in in_order(there)}
+        return {partition: self._limit.known_end(partition, there[partition]) for partition in in_order(there)}
 
     # Where the partitions stand
 

@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from hubline.coordination.control_loop import ControlLoop
+from hubline.coordination.snapshot import Wait
+from hubline.spark.arrival import Travelling
 from hubline.spark.arrow_columns import Layout
+from hubline.spark.compatibility import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from hubline.spark.options import Options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
 from hubline.spark.sessions.parallelism import task_count
@@ -32,7 +34,7 @@ from hubline.spark.tasks.range_reader import read_ranges
 T = TypeVar("T")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a hub as a stream. Made and pickled in several processes: the one that is asked first starts a planner."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -66,6 +68,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._run(self._started().pin())
 
+    def settle(self) -> None:
+        """Called by `OlderReader`, before a batch that reads all that is there."""
+        self._run(self._started().settle())
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Called for every batch, also for one that was planned before a crash: ``end`` alone says what it reads."""
         if start == end:
@@ -94,6 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run(planner.stop())
         self._close_loop()
 
+    def _waits(self, wait: Wait) -> None:
+        """The query waits for partitions that somebody else owns. Called on the planner's event loop."""
+
     def _started(self) -> StreamPlanner:
         if self._planner is None:
             has_lookback = self._options.lookback_seconds is not None
@@ -101,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             exit_on_sigterm()
             self._control = ControlLoop(in_thread=True)
             try:
-                self._planner = self._run(start_planner(self._options))
+                self._planner = self._run(start_planner(self._options, on_wait=self._waits))
             except BaseException:
                 self._close_loop()
                 raise

@@ -19,7 +19,6 @@ from typing import Any, Final, Literal
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
-from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
@@ -30,6 +29,7 @@ from hubline.sinks import DropDuplicates, SqlSink
 from hubline.sinks.sql_sink.settings import DUPLICATE_WINDOW_SECONDS
 from hubline.spark.arrow_columns import plain
 from hubline.spark.checkpoint_location import CheckpointLocation
+from hubline.spark.compatibility import arrow_schema, arrow_type
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.query_plan import QueryPlan
 from hubline.spark.schema import SOURCE_SCHEMA
@@ -134,7 +134,7 @@ class SqlBatchWriter:
         self._require_columns(schema)
         with shared_sink(self._sink) as sink:
             names = columns_to_write(sink, schema.names)
-            return sink.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
+            return sink.check(arrow_schema(StructType([schema[name] for name in names])))
 
     def check_query(self, frame: DataFrame) -> None:
         """Check a query before it starts, as its batches are checked later.
@@ -305,7 +305,7 @@ class StreamedBatches:
 def _require_arrow(column: StructField) -> None:
     """Refuses what cannot be handed to Python, such as most intervals: tasks would fail by a KeyError."""
     try:
-        to_arrow_type(column.dataType, timezone="UTC")
+        arrow_type(column.dataType)
         return
     except PySparkTypeError:
         kind = column.dataType.simpleString()

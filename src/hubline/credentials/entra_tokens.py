@@ -1,6 +1,6 @@
-"""Tokens of Microsoft Entra ID, for hubs and for stores.
+"""Tokens of one scope: kept while they last, and renewed in time.
 
-The credentials are azure-identity's synchronous ones, called in a thread: they need no HTTP client of asyncio, and hold
+Credentials are synchronous, as azure-identity's, and called in a thread: they need no HTTP client of asyncio, and hold
 nothing of an event loop. One token serves every request of its scope until shortly before it expires; while it does, a
 failure to get the next one is logged, and retried with the next request. azure-identity does the same for most
 credentials, but not for the developer's login in the Azure CLI, where each question starts a process.
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeGuard
 
-from hubline.errors import ConfigError
-from hubline.secrets import Secret
+from hubline.secrets import Secret, redact
 
 log = logging.getLogger("hubline.credentials")
 
@@ -36,11 +36,12 @@ class AccessToken(Protocol):
 
 
 class Credential(Protocol):
-    """What azure-identity's credentials are, and all of azure-core's ``TokenCredential`` that hubline uses."""
+    """What azure-identity's credentials are, and all of azure-core's ``TokenCredential`` that hubline uses.
+
+    azure-identity's can be closed as well, which ``TokenCredential`` does not ask for.
+    """
 
     def get_token(self, *scopes: str) -> AccessToken: ...
-
-    def close(self) -> None: ...
 
 
 class EntraRefused(Exception):
@@ -60,13 +61,11 @@ class EntraToken:
 
 
 class EntraTokens:
-    """The tokens of one scope, from azure-identity's default credential unless another is given. Thread-safe."""
+    """The tokens of one scope. Thread-safe."""
 
-    def __init__(
-        self, scope: str, *, credential: Credential | None = None, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, scope: str, *, credential: Credential, clock: Callable[[], float] = time.time) -> None:
         self._scope = scope
-        self._credential = credential or default_credential()
+        self._credential = credential
         self._clock = clock
         self._token: EntraToken | None = None
         self._lock = threading.Lock()
@@ -77,7 +76,7 @@ class EntraTokens:
         return token if self._is_fresh(token) else await asyncio.to_thread(self._renewed)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._credential.close)
+        await asyncio.to_thread(close_credential, self._credential)
 
     def _renewed(self) -> EntraToken:
         with self._lock:  # many requests find it expired at once: one asks
@@ -95,29 +94,30 @@ class EntraTokens:
             return self._token
 
     def _fetched(self) -> EntraToken:
-        from azure.core.exceptions import AzureError, ClientAuthenticationError
-
         try:
             given = self._credential.get_token(self._scope)
-        except ClientAuthenticationError as error:
-            raise EntraRefused(error.message) from error
-        except (AzureError, OSError, TimeoutError) as error:
-            raise EntraUnreachable(str(error) or type(error).__name__) from error
-        return EntraToken(Secret(given.token), float(given.expires_on))
+        except Exception as error:  # noqa: BLE001 - a credential of the user's may raise anything
+            kind = EntraRefused if _is_refusal(error) else EntraUnreachable
+            # Without its cause: Spark prints those of a task in full, and it may hold a token.
+            raise kind(redact(str(error)) or type(error).__name__) from None
+        text, expires_at = getattr(given, "token", None), getattr(given, "expires_on", None)
+        if not isinstance(text, str) or not text or not isinstance(expires_at, int | float):
+            name = type(self._credential).__name__
+            raise EntraRefused(f"{name}.get_token gives a {type(given).__name__} without a token and its expires_on")
+        return EntraToken(Secret(text), float(expires_at))
 
     def _is_fresh(self, token: EntraToken | None) -> TypeGuard[EntraToken]:
         return token is not None and token.expires_at - self._clock() > RENEW_BEFORE_SECONDS
 
 
-def default_credential() -> Credential:
-    """azure-identity's DefaultAzureCredential: environment, managed identity, the developer's own login."""
-    try:
-        from azure.identity import DefaultAzureCredential
-    except ImportError:
-        raise ConfigError(
-            "an address without a key uses Entra credentials, which need the package azure-identity. "
-            "Install it: pip install 'hubline[entra]'. Or give a key: SharedAccessKeyName and "
-            "SharedAccessKey in a hub's connection string, ?key=env:NAME in a container's address."
-        ) from None
-    credential: Credential = DefaultAzureCredential()
-    return credential
+def close_credential(credential: Credential) -> None:
+    """Closes it, if it can be closed."""
+    close = getattr(credential, "close", None)
+    if close is not None:
+        close()
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether asking again does not help. Whatever else a credential raises may be of the network."""
+    exceptions = sys.modules.get("azure.core.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.ClientAuthenticationError)
