@@ -1,0 +1,209 @@
+"""The compiled core beside the reference decoder: it takes what peers send, and never says anything else of it."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hubline.amqp.codec.message import Data, Message, Properties
+from hubline.amqp.codec.types import Array, Char, Decimal, Described, Float, Int, Symbol, Timestamp, UByte, UInt, ULong
+from hubline.amqp.core import library
+from hubline.amqp.events.compiled_decoder import CompiledDecoder
+from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
+from hubline.amqp.events.reference_decoder import EventFields, read_event
+from tests.amqp.encodings import fuzz
+from tests.amqp.events import differing, shapes, spell_message
+
+needs_core = pytest.mark.skipif(library.core() is None, reason="the core is not built: there is no C compiler")
+
+PLACE: dict[object, object] = {
+    Symbol("x-opt-sequence-number"): 2**40,
+    Symbol("x-opt-offset"): "500",
+    Symbol("x-opt-enqueued-time"): Timestamp(1_700_000_000_000),
+}
+
+
+def test_the_core_is_built_where_there_is_a_compiler() -> None:
+    """Otherwise the tests below would be skipped for good."""
+    assert library.core() is not None or shutil.which("cc") is None
+
+
+@needs_core
+@given(st.lists(st.tuples(shapes, differing), min_size=1, max_size=20))
+@fuzz
+def test_messages_of_every_shape_are_what_the_reference_says(pairs: Any) -> None:
+    messages = [spell_message(shape, values) for shape, values in pairs]
+    for has_position in (True, False):
+        require_as_reference(messages, has_position=has_position)
+
+
+@needs_core
+@pytest.mark.parametrize("has_position", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_messages_are_what_the_reference_says(seed: int, has_position: bool) -> None:
+    random = Random(seed)
+    originals = [message_of(properties) for properties in REAL_PROPERTIES]
+    messages = [damaged(random.choice(originals), random) for _ in range(1500)]
+    assert require_as_reference(messages, has_position=has_position) > 300
+
+
+@needs_core
+def test_what_peers_send_is_not_left_to_python() -> None:
+    messages = [message_of(properties) for properties in REAL_PROPERTIES]
+    for has_position in (True, False):
+        assert require_as_reference(messages, has_position=has_position) == len(messages)
+
+
+@needs_core
+def test_numbers_with_fractions_have_the_digits_of_python() -> None:
+    random = Random(0)
+    numbers: list[object] = [random.uniform(-1000, 1000) for _ in range(1000)]
+    numbers += [round(random.uniform(-(10**9), 10**9), random.randrange(9)) for _ in range(1000)]
+    numbers += [struct.unpack(">d", random.randbytes(8))[0] for _ in range(1000)]
+    numbers += [2.0 ** random.randrange(-20, 60) * random.choice([1, -1, 3, 1.5]) for _ in range(500)]
+    numbers += [Float(struct.unpack(">f", struct.pack(">f", random.uniform(-100, 100)))[0]) for _ in range(1000)]
+    numbers += [Float(2.0 ** random.randrange(-20, 30)) for _ in range(300)]
+    numbers += [0.0, -0.0, float("nan"), float("inf"), float("-inf"), Float(0.1), 0.0001, 1e15, 1e16, 2.0**53]
+    taken = require_as_reference([message_of({"n": number, "in": [number]}) for number in numbers], has_position=True)
+    assert taken > 3000  # those with an exponent are left to Python
+
+
+@needs_core
+def test_times_of_all_years_are_those_of_python() -> None:
+    random = Random(0)
+    ends = [-62_135_596_800_000, 253_402_300_799_999, 253_402_300_800_000, -30_610_224_000_000, -(2**63), 2**63 - 1]
+    times = [random.randrange(-62_135_596_800_000, 253_402_300_800_000) for _ in range(3000)] + ends + [-1, 0, 1]
+    assert require_as_reference([message_of({"t": Timestamp(time)}) for time in times], has_position=True) > 2000
+
+
+@needs_core
+def test_columns_grow_with_what_comes() -> None:
+    """Text may be far longer than the bytes it came as, and than that of the events before it."""
+    decoder = EventDecoder("0")
+    for count in (3, 5000, 3, 20_000, 1, 0):
+        properties: dict[object, object] = {f"p{number}": None for number in range(count)}
+        messages = [message_of(properties), message_of({"t": [True] * count}), message_of({})] * 2
+        rows = decoder.decode(*join_messages(messages)).to_pylist()
+        assert [len(row["properties"] or ()) for row in rows] == [count, 1, 0] * 2
+        assert rows[1]["properties"] == [("t", "[" + ",".join(["true"] * count) + "]")]
+
+
+@needs_core
+def test_what_the_core_leaves_comes_in_its_place() -> None:
+    messages = [message_of({"n": number} if number % 3 else {"n": 1e300, "i": number}) for number in range(50)]
+    rows = EventDecoder("0").decode(*join_messages(messages)).to_pylist()
+    assert [dict(row["properties"])["n"] for row in rows] == [str(n) if n % 3 else "1e+300" for n in range(50)]
+    assert [dict(row["properties"]).get("i") for row in rows] == [None if n % 3 else str(n) for n in range(50)]
+
+
+@needs_core
+def test_positions_outside_of_the_bytes_are_left_to_python() -> None:
+    message = message_of({})
+    data = np.frombuffer(message, np.uint8)
+    starts, ends = np.array([0, -1, 5, 0]), np.array([len(message), 3, 4, len(message) + 1])
+    assert decode_by_core(data, starts, ends, has_position=True)[1] == [1, 2, 3]
+
+
+def test_without_the_core_everything_is_decoded_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = [message_of({"n": number}) for number in range(20)]
+    expected = EventDecoder("0").decode(*join_messages(messages))
+    for left_out in ("variable", "missing"):
+        if left_out == "variable":
+            monkeypatch.setenv(library.VARIABLE, "python")
+        else:
+            monkeypatch.delenv(library.VARIABLE)
+            monkeypatch.setattr(library, "LIBRARY", library.LIBRARY.with_name("none.so"))
+        library.core.cache_clear()
+        try:
+            assert library.core() is None
+            decoders = [EventDecoder("0"), EventDecoder("0")]
+            assert all(decoder.decode(*join_messages(messages)).equals(expected) for decoder in decoders)
+            assert SentDecoder().decode(messages[0], 0).column("properties").to_pylist()[0][0] == ("n", "0")
+        finally:
+            library.core.cache_clear()
+    notices = [record.getMessage() for record in caplog.records if record.name == "hubline.amqp"]
+    assert [notice.split()[0] for notice in notices] == ["amqp_core_missing"]
+
+
+_ALL_TYPES: dict[object, object] = {
+    "text": "häuser", "empty": "", "none": None, "yes": True, "no": False, "ubyte": UByte(200), "uint": UInt(3),
+    "zero": UInt(0), "ulong": ULong(2**64 - 1), "int": Int(-3), "long": -(2**63), "float": Float(0.1), "double": 21.5,
+    "char": Char("ü"), "time": Timestamp(1_700_000_000_123), "binary": b"\x00\xff\x01\x02", "symbol": Symbol("s"),
+    "decimal": Decimal(b"\x01\x02\x03\x04"),
+}  # fmt: skip
+REAL_PROPERTIES: Sequence[dict[object, object]] = [
+    {},
+    {"type": "telemetry", "source": "line-7"},
+    _ALL_TYPES,
+    {"nested": {"a": [1, None, True, 1.5, "x\"\\\n\x01é"], "b": {"c": b"bytes"}}, "list": [], "map": {}},
+    {"array": Array((Int(1), Int(-2))), "symbols": Array((Symbol("a"), Symbol("b"))), "deep": [[[[["x"]]]]]},
+    {"uri": Described(Symbol("com.microsoft:uri"), "amqps://x"), "span": Described(ULong(7), 12)},
+    {"none": Described(ULong(0), None)},
+]  # fmt: skip
+
+
+def message_of(properties: dict[object, object], **changed: object) -> bytes:
+    """An event of a hub with these properties of its application; some have properties of their own, and a key."""
+    annotations = {**PLACE, Symbol("x-opt-other"): [1]}
+    if len(properties) != 2:
+        annotations[Symbol("x-opt-partition-key")] = "key"
+    own = Properties(message_id="m", content_type="text/plain", creation_time=5) if "text" in properties else None
+    return Message(
+        Data((b"body",) * (1 + len(properties) // 3)),
+        message_annotations=annotations,
+        properties=own,
+        application_properties=properties,
+    ).encode()
+
+
+def damaged(message: bytes, random: Random) -> bytes:
+    octets = bytearray(message)
+    for _ in range(random.choice([0, 1, 1, 2, 4])):
+        place = random.randrange(len(octets))
+        octets[place : place + random.randrange(3)] = random.choice(
+            [random.randbytes(random.randrange(3)), bytes([random.choice(octets)])]
+        )
+    return bytes(octets)
+
+
+def decode_by_core(data: Any, starts: Any, ends: Any, *, has_position: bool) -> tuple[list[EventFields], list[int]]:
+    core = library.core()
+    assert core is not None
+    columns = CompiledDecoder(core, has_position=has_position, takes_notes=not has_position).decode(data, starts, ends)
+    for array in (columns.body, columns.offset, columns.partition_key, columns.properties):
+        array.validate(full=True)
+    count = len(columns.body)
+    offsets = columns.offset.to_pylist() if has_position else [None] * count
+    fields = [
+        columns.body.to_pylist(),
+        columns.sequence_numbers.tolist() if has_position else [None] * count,
+        offsets,
+        columns.enqueued_ms.tolist() if has_position else [None] * count,
+        columns.partition_key.to_pylist(),
+        columns.properties.to_pylist(),
+    ]
+    return [EventFields(*row) for row in zip(*fields, strict=True)], columns.others
+
+
+def require_as_reference(messages: Sequence[bytes], *, has_position: bool) -> int:
+    """What the core takes is what the reference reads. Returns how many messages that are."""
+    taken, others = decode_by_core(*join_messages(messages), has_position=has_position)
+    indexes = sorted(set(range(len(messages))) - set(others))
+    assert len(indexes) == len(taken)
+    for index, event in zip(indexes, taken, strict=True):
+        expected = read_event(messages[index], 0, len(messages[index]), takes_notes=not has_position)
+        if not has_position:
+            expected = EventFields(expected.body, None, None, None, expected.partition_key, expected.properties)
+        assert event == expected, messages[index].hex()
+        assert not has_position or None not in (event.sequence_number, event.offset, event.enqueued_ms)
+    return len(taken)
