@@ -13,7 +13,7 @@ typedef struct {
     int64_t start, end; /* where the bytes are that have arrived */
     int64_t size_min, size_max;
     int64_t count;      /* of complete frames */
-    int64_t impossible; /* the size of a frame that cannot be, if there is one: none after it is looked at */
+    int64_t impossible; /* the size of a frame that cannot be, and none after it is looked at; -1 if there is none */
     int64_t *bounds;    /* one more than there are frames */
     int64_t *links, *delivery_ids, *payloads;
     uint8_t *is_simple, *is_settled;
@@ -111,7 +111,7 @@ static void read_frame(Frames *frames, int64_t index, int64_t start, int64_t end
 /* Counts the complete frames; or reads so many, if there is a place for what they are. */
 EXPORT void hubline_frames(Frames *frames) {
     int64_t at = frames->start, count = 0;
-    frames->impossible = 0;
+    frames->impossible = -1;
     while (frames->end - at >= 4 && (!frames->bounds || count < frames->count)) {
         int64_t size = (int64_t)big_endian(frames->data + at, 4);
         if (size < FRAME_HEADER || size < frames->size_min || size > frames->size_max) {

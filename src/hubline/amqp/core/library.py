@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -88,10 +88,51 @@ class Decoding(ctypes.Structure):
     others_count: int
 
 
+class Frames(ctypes.Structure):
+    """``Frames`` of frames.c."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("start", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        ("size_min", ctypes.c_int64),
+        ("size_max", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("impossible", ctypes.c_int64),
+        ("bounds", ctypes.c_void_p),
+        ("links", ctypes.c_void_p),
+        ("delivery_ids", ctypes.c_void_p),
+        ("payloads", ctypes.c_void_p),
+        ("is_simple", ctypes.c_void_p),
+        ("is_settled", ctypes.c_void_p),
+    )
+
+    count: int
+    impossible: int
+
+
+class Sections(ctypes.Structure):
+    """``Sections`` of frames.c."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("start", ctypes.c_int64),
+        ("end", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("starts", ctypes.c_void_p),
+        ("ends", ctypes.c_void_p),
+    )
+
+    start: int
+    count: int
+
+
 class Core(NamedTuple):
     """The functions of the library."""
 
     decode: Callable[[Decoding], int]
+    frames: Callable[[Frames], None]
+    sections: Callable[[Sections], None]
 
 
 @cache
@@ -104,9 +145,16 @@ def core() -> Core | None:
     except OSError as error:
         log.warning("amqp_core_missing reason=%s", error)
         return None
-    decode = library.hubline_decode
-    decode.argtypes = (ctypes.POINTER(Decoding),)
-    return Core(decode=lambda run: int(decode(ctypes.byref(run))))
+    return Core(
+        decode=_function(library.hubline_decode, Decoding, ctypes.c_int),
+        frames=_function(library.hubline_frames, Frames),
+        sections=_function(library.hubline_sections, Sections),
+    )
+
+
+def _function(function: Any, structure: type[ctypes.Structure], result: Any = None) -> Callable[[Any], Any]:
+    function.argtypes, function.restype = (ctypes.POINTER(structure),), result
+    return lambda argument: function(ctypes.byref(argument))
 
 
 class GrowingColumn:

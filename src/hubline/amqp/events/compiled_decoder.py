@@ -47,7 +47,7 @@ class CompiledDecoder:
         self._estimates = {name: RoomEstimate() for name in ("body", "offset", "key", "names", "values", "pairs")}
 
     def decode(self, data: Octets, starts: Positions, ends: Positions) -> DecodedColumns:
-        """Those of the messages ``data[start:end]`` that the core takes. Raises AmqpDecodeError if they are too large."""
+        """Those of the messages ``data[start:end]`` that the core takes. Raises AmqpDecodeError for too much text."""
         count = len(starts)
         size = int((ends - starts).sum())
         starts, ends = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(ends, np.int64)
