@@ -27,7 +27,7 @@ from hubline.amqp.events.decoder import (
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_event
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
-from tests.amqp.encodings import fuzz, spell
+from tests.amqp.encodings import fuzz, needs_core, spell
 from tests.amqp.events import Shape, Values, differing, shapes, spell_message, usual_shape
 
 PARTITION = "7"
@@ -64,6 +64,7 @@ def test_sent_messages_decoded_together_are_those_decoded_one_by_one(messages: l
     assert _rows_or_none(lambda: SentDecoder().decode(payload, BATCH_FORMAT)) == _sent_one_by_one(messages)
 
 
+@needs_core
 def test_usual_messages_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tests above would compare the general decoder with itself."""
     messages = [spell_message(usual_shape, _values(number)) for number in range(100)]
@@ -72,6 +73,7 @@ def test_usual_messages_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPat
     assert _together(messages) == expected
 
 
+@needs_core
 def test_messages_with_properties_of_their_own_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     own: list[object] = [None, None, None, "subject", None, ULong(7), Symbol("text/plain"), None, Timestamp(1000)]
     shape = replace(usual_shape, others=[(0x73, own)])

@@ -127,10 +127,72 @@ class Sections(ctypes.Structure):
     count: int
 
 
+class Texts(ctypes.Structure):
+    """``Texts`` of encode.c."""
+
+    _fields_ = (
+        ("ends", ctypes.c_void_p),
+        ("bytes", ctypes.c_void_p),
+        ("valid", ctypes.c_void_p),
+        ("first", ctypes.c_int64),
+        ("bytes_count", ctypes.c_int64),
+    )
+
+    @classmethod
+    def of(cls, column: pa.Array) -> Texts:
+        """A column of binary or string values. It has to stay."""
+        if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+            raise TypeError(f"a column of {column.type} is neither binary nor string")
+        valid, ends, octets = column.buffers()
+        return cls(
+            ends=buffer_address(ends, 4 * column.offset),
+            bytes=buffer_address(octets),
+            valid=buffer_address(valid) if column.null_count else None,
+            first=column.offset,
+            bytes_count=octets.size if octets else 0,
+        )
+
+
+class Encoding(ctypes.Structure):
+    """``Encoding`` of encode.c."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("body", Texts),
+        ("offset", Texts),
+        ("key", Texts),
+        ("sequences", ctypes.c_void_p),
+        ("times", ctypes.c_void_p),
+        ("map_ends", ctypes.c_void_p),
+        ("map_valid", ctypes.c_void_p),
+        ("map_first", ctypes.c_int64),
+        ("pairs_count", ctypes.c_int64),
+        ("names", Texts),
+        ("values", Texts),
+        ("made", Texts),
+        ("prefix", ctypes.c_char_p),
+        ("prefix_size", ctypes.c_int64),
+        ("is_section", ctypes.c_int64),
+        ("before_id", ctypes.c_char_p),
+        ("after_id", ctypes.c_char_p),
+        ("before_id_size", ctypes.c_int64),
+        ("after_id_size", ctypes.c_int64),
+        ("delivery_id", ctypes.c_uint64),
+        ("messages", Column),
+        ("next", ctypes.c_int64),
+        ("others", ctypes.c_void_p),
+        ("others_count", ctypes.c_int64),
+    )
+
+    next: int
+    others_count: int
+
+
 class Core(NamedTuple):
     """The functions of the library."""
 
     decode: Callable[[Decoding], int]
+    encode: Callable[[Encoding], int]
     frames: Callable[[Frames], None]
     sections: Callable[[Sections], None]
 
@@ -147,6 +209,7 @@ def core() -> Core | None:
         return None
     return Core(
         decode=_function(library.hubline_decode, Decoding, ctypes.c_int),
+        encode=_function(library.hubline_encode, Encoding, ctypes.c_int),
         frames=_function(library.hubline_frames, Frames),
         sections=_function(library.hubline_sections, Sections),
     )
@@ -164,6 +227,7 @@ class GrowingColumn:
 
     def __init__(self, column: Column, rows: int, bytes_count: int, *, has_nulls: bool) -> None:
         self.column = column
+        column.rows = column.bytes_count = column.null_count = column.rows_wanted = column.bytes_wanted = 0
         self._ends = pa.allocate_buffer(4 * (rows + 1), resizable=True)
         self._bytes = pa.allocate_buffer(bytes_count, resizable=True)
         self._valid = pa.allocate_buffer(rows // 8 + 1, resizable=True) if has_nulls else None
@@ -217,6 +281,11 @@ class RoomEstimate:
 
     def took(self, used: int, size: int) -> None:
         self._share = used / size if size else self._share
+
+
+def buffer_address(buffer: pa.Buffer | None, offset: int = 0) -> int | None:
+    """Where a buffer of Arrow is, which an empty column may not have."""
+    return None if buffer is None else int(buffer.address) + offset
 
 
 def address_of(numbers: npt.NDArray[np.generic]) -> int:

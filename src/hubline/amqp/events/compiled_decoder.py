@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from hubline.amqp.arrays import Octets, Positions
 from hubline.amqp.core.library import Core, Decoding, GrowingColumn, RoomEstimate, address_of
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.model.events import EVENT_SCHEMA
-
-Octets = npt.NDArray[np.uint8]
-Positions = npt.NDArray[np.int64]
 
 _PROPERTIES_TYPE: Final = EVENT_SCHEMA.field("properties").type
 _PAIR_TYPE: Final = pa.struct([_PROPERTIES_TYPE.key_field, _PROPERTIES_TYPE.item_field])

@@ -15,9 +15,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from hubline.amqp.arrays import Octets, Positions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.core.library import core
-from hubline.amqp.events.byte_rows import Octets, Positions, column
 from hubline.amqp.events.compiled_decoder import CompiledDecoder, DecodedColumns
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_batch, read_event
 from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, SEQUENCE_NUMBER
@@ -62,8 +62,8 @@ class EventDecoder:
             columns.body,
             repeated(self._partition, len(columns.body)),
             columns.offset,
-            column(columns.sequence_numbers, pa.int64()),
-            column(times, _TIME_TYPE),
+            pa.array(columns.sequence_numbers),
+            pa.array(times).view(_TIME_TYPE),
             columns.partition_key,
             columns.properties,
         ]

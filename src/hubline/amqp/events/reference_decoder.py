@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from hubline.amqp.arrays import Positions
 from hubline.amqp.codec.data_sections import DATA_SECTIONS, noted_sections
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.encode import encode
@@ -32,7 +33,6 @@ from hubline.amqp.codec.property_types import TYPES, named_fields, noted_types, 
 from hubline.amqp.codec.text import to_json, to_text
 from hubline.amqp.codec.types import Decimal, Described, Symbol, Timestamp, ULong
 from hubline.amqp.core.library import Sections, address_of, core
-from hubline.amqp.events.byte_rows import Positions
 from hubline.amqp.service_names import (
     ENQUEUED_TIME,
     LAST_ENQUEUED,

@@ -22,11 +22,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from hubline.amqp.arrays import Positions
 from hubline.amqp.codec.composites import Composite
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.performatives import PERFORMATIVES, SASL_PERFORMATIVES, Transfer
 from hubline.amqp.core.library import Core, core
-from hubline.amqp.events.byte_rows import Positions
 from hubline.amqp.transport.errors import AmqpEncodeError, AmqpFrameError
 from hubline.amqp.transport.transfer_runs import Deliveries, Found, ImpossibleFrame, find_frames
 

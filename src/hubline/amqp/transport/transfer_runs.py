@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hubline.amqp.arrays import Mask, Octets, Positions
 from hubline.amqp.codec.performatives import UINT_MAX
 from hubline.amqp.core.library import Core, Frames, address_of
-from hubline.amqp.events.byte_rows import Mask, Octets, Positions
 
 # From so many frames on, looking at them together is cheaper than one after the other.
 BULK_COUNT_MIN: Final = 8
