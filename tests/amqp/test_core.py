@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,20 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.amqp.codec.message import Data, Message, Properties
-from hubline.amqp.codec.types import Array, Char, Decimal, Described, Float, Int, Symbol, Timestamp, UByte, UInt, ULong
+from hubline.amqp.codec.types import Float, Timestamp
 from hubline.amqp.core import library
 from hubline.amqp.events.compiled_decoder import CompiledDecoder
 from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
 from hubline.amqp.events.reference_decoder import EventFields, read_event
+from tests.amqp import fuzzing
 from tests.amqp.encodings import fuzz, needs_core
 from tests.amqp.events import differing, shapes, spell_message
-
-PLACE: dict[object, object] = {
-    Symbol("x-opt-sequence-number"): 2**40,
-    Symbol("x-opt-offset"): "500",
-    Symbol("x-opt-enqueued-time"): Timestamp(1_700_000_000_000),
-}
+from tests.amqp.sdk_messages import REAL_PROPERTIES, message_of, placed, sdk_messages
 
 
 def test_the_core_is_built_where_there_is_a_compiler() -> None:
@@ -59,6 +56,24 @@ def test_what_peers_send_is_not_left_to_python() -> None:
     messages = [message_of(properties) for properties in REAL_PROPERTIES]
     for has_position in (True, False):
         assert require_as_reference(messages, has_position=has_position) == len(messages)
+
+
+@needs_core
+def test_no_message_of_an_sdk_is_left_to_python() -> None:
+    """Those of five languages, of 42 shapes each."""
+    sent = sdk_messages()
+    assert require_as_reference(sent, has_position=False) == len(sent) == 210
+    assert require_as_reference([placed(message) for message in sent], has_position=True) == 210
+
+
+@needs_core
+def test_damaged_messages_break_nothing_under_sanitizers(tmp_path: Path) -> None:
+    """`make fuzz` runs more of them."""
+    harness = fuzzing.build(tmp_path)
+    if harness is None:
+        pytest.skip("no compiler with the address and undefined-behavior sanitizers")
+    said = fuzzing.run(harness, tmp_path, executions=100_000, seed=0)
+    assert int(re.findall(r"(\d+) events taken", said)[0]) > 30_000
 
 
 @needs_core
@@ -132,37 +147,6 @@ def test_without_the_core_everything_is_decoded_one_by_one(
             library.core.cache_clear()
     notices = [record.getMessage() for record in caplog.records if record.name == "hubline.amqp"]
     assert [notice.split()[0] for notice in notices] == ["amqp_core_missing"]
-
-
-_ALL_TYPES: dict[object, object] = {
-    "text": "häuser", "empty": "", "none": None, "yes": True, "no": False, "ubyte": UByte(200), "uint": UInt(3),
-    "zero": UInt(0), "ulong": ULong(2**64 - 1), "int": Int(-3), "long": -(2**63), "float": Float(0.1), "double": 21.5,
-    "char": Char("ü"), "time": Timestamp(1_700_000_000_123), "binary": b"\x00\xff\x01\x02", "symbol": Symbol("s"),
-    "decimal": Decimal(b"\x01\x02\x03\x04"),
-}  # fmt: skip
-REAL_PROPERTIES: Sequence[dict[object, object]] = [
-    {},
-    {"type": "telemetry", "source": "line-7"},
-    _ALL_TYPES,
-    {"nested": {"a": [1, None, True, 1.5, "x\"\\\n\x01é"], "b": {"c": b"bytes"}}, "list": [], "map": {}},
-    {"array": Array((Int(1), Int(-2))), "symbols": Array((Symbol("a"), Symbol("b"))), "deep": [[[[["x"]]]]]},
-    {"uri": Described(Symbol("com.microsoft:uri"), "amqps://x"), "span": Described(ULong(7), 12)},
-    {"none": Described(ULong(0), None)},
-]  # fmt: skip
-
-
-def message_of(properties: dict[object, object], **changed: object) -> bytes:
-    """An event of a hub with these properties of its application; some have properties of their own, and a key."""
-    annotations = {**PLACE, Symbol("x-opt-other"): [1]}
-    if len(properties) != 2:
-        annotations[Symbol("x-opt-partition-key")] = "key"
-    own = Properties(message_id="m", content_type="text/plain", creation_time=5) if "text" in properties else None
-    return Message(
-        Data((b"body",) * (1 + len(properties) // 3)),
-        message_annotations=annotations,
-        properties=own,
-        application_properties=properties,
-    ).encode()
 
 
 def damaged(message: bytes, random: Random) -> bytes:
