@@ -273,8 +273,8 @@ class RoomEstimate:
 
     __slots__ = ("_share",)
 
-    def __init__(self) -> None:
-        self._share = 1.0
+    def __init__(self, share: float) -> None:
+        self._share = share
 
     def room(self, size: int) -> int:
         return min(int(self._share * _SPARE * size) + _ROOM_MIN, OFFSET_MAX)

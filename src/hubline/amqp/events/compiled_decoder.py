@@ -16,6 +16,9 @@ from hubline.model.events import EVENT_SCHEMA
 _PROPERTIES_TYPE: Final = EVENT_SCHEMA.field("properties").type
 _PAIR_TYPE: Final = pa.struct([_PROPERTIES_TYPE.key_field, _PROPERTIES_TYPE.item_field])
 
+# Of the bytes of messages, before any is known: how many are of a column; and pairs of properties for each byte.
+_FIRST_SHARES: Final = {"body": 1.0, "offset": 0.05, "key": 0.05, "names": 0.05, "values": 0.05, "pairs": 0.005}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedColumns:
@@ -41,7 +44,7 @@ class CompiledDecoder:
         self._core = core
         self._has_position = has_position
         self._takes_notes = takes_notes
-        self._estimates = {name: RoomEstimate() for name in ("body", "offset", "key", "names", "values", "pairs")}
+        self._estimates = {name: RoomEstimate(share) for name, share in _FIRST_SHARES.items()}
 
     def decode(self, data: Octets, starts: Positions, ends: Positions) -> DecodedColumns:
         """Those of the messages ``data[start:end]`` that the core takes. Raises AmqpDecodeError for too much text."""
