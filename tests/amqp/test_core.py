@@ -20,7 +20,10 @@ from hubline.amqp.codec.types import Float, Timestamp
 from hubline.amqp.core import library
 from hubline.amqp.events.compiled_decoder import CompiledDecoder
 from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
-from hubline.amqp.events.reference_decoder import EventFields, read_event
+from hubline.amqp.events.encoder import Destination, encode_batches, encode_deliveries
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_event
+from hubline.amqp.transport.frames import Frame, FrameReader
+from hubline.model.events import OUTGOING_SCHEMA
 from tests.amqp import fuzzing
 from tests.amqp.encodings import fuzz, needs_core
 from tests.amqp.events import differing, shapes, spell_message
@@ -147,6 +150,36 @@ def test_without_the_core_everything_is_decoded_one_by_one(
             library.core.cache_clear()
     notices = [record.getMessage() for record in caplog.records if record.name == "hubline.amqp"]
     assert [notice.split()[0] for notice in notices] == ["amqp_core_missing"]
+
+
+def test_without_the_core_messages_and_frames_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = EventDecoder("0").decode(*join_messages([message_of({"n": str(number)}) for number in range(20)]))
+    sent = events.select(OUTGOING_SCHEMA.names)
+    destination = Destination(channel=1, handle=2, frame_bytes_max=512)
+    kept = []
+    for way in ("compiled", "python"):
+        monkeypatch.setenv(library.VARIABLE, way)
+        library.core.cache_clear()
+        frames = b"".join(encode_deliveries(events, destination, first_delivery_id=2**32 - 5, delivery_annotations=b""))
+        reader = FrameReader(frame_bytes_max=512)
+        reader.writable()[: len(frames)] = frames
+        reader.filled(len(frames))
+        payloads = [
+            message
+            for item in reader.take_frames()
+            for message in (
+                [bytes(item.payload)]
+                if isinstance(item, Frame)
+                else [item.data[start:end].tobytes() for start, end in zip(item.starts, item.ends, strict=True)]
+            )
+        ]
+        (batch,) = encode_batches(sent, max_bytes=100_000, partition_key="k")
+        taken = SentDecoder().decode(batch.payload, BATCH_FORMAT)
+        kept.append((EventDecoder("0").decode(*join_messages(payloads)), taken))
+    library.core.cache_clear()
+    assert kept[0][0].equals(events)
+    assert kept[1][0].equals(events)
+    assert kept[0][1].equals(kept[1][1])
 
 
 def damaged(message: bytes, random: Random) -> bytes:

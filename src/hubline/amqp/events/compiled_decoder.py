@@ -71,9 +71,11 @@ class CompiledDecoder:
         growing = (body, offset, key, names, values)
         map_ends, map_valid = pa.allocate_buffer(4 * (count + 1)), pa.allocate_buffer(count // 8 + 1)
         np.frombuffer(map_ends, np.int32, 1)[:] = 0
-        numbers, others = np.empty((2, positions), np.int64), np.empty(count, np.int64)
-        run.map_ends, run.map_valid, run.others = map_ends.address, map_valid.address, address_of(others)
-        run.sequences, run.times = address_of(numbers[0]), address_of(numbers[1])
+        numbers = np.empty((3, count), np.int64)
+        sequences, times, others = numbers
+        run.sequences = address_of(numbers)
+        run.times, run.others = run.sequences + 8 * count, run.sequences + 16 * count
+        run.map_ends, run.map_valid = map_ends.address, map_valid.address
         while not self._core.decode(run):
             for column in growing:
                 _grow(column)
@@ -83,8 +85,8 @@ class CompiledDecoder:
         return DecodedColumns(
             body.array(pa.binary()),
             offset.array(pa.string()),
-            numbers[0, : run.taken],
-            numbers[1, : run.taken],
+            sequences[: run.taken],
+            times[: run.taken],
             key.array(pa.string()),
             _map_column(run, map_ends, map_valid, names, values),
             others[: run.others_count].tolist(),

@@ -107,17 +107,12 @@ def find_frames(core: Core, data: Octets, part: slice, sizes: range) -> Found | 
         raise ImpossibleFrame(frames.impossible)
     if frames.count < BULK_COUNT_MIN:
         return None
-    bounds = np.empty(frames.count + 1, np.int64)
-    links, delivery_ids, payloads = np.empty((3, frames.count), np.int64)
-    is_simple, is_settled = np.empty((2, frames.count), np.bool_)
-    for name, numbers in (
-        ("bounds", bounds),
-        ("links", links),
-        ("delivery_ids", delivery_ids),
-        ("payloads", payloads),
-        ("is_simple", is_simple),
-        ("is_settled", is_settled),
-    ):
-        setattr(frames, name, address_of(numbers))
+    width = frames.count + 1
+    numbers, flags = np.empty((4, width), np.int64), np.empty((2, width), np.bool_)
+    frames.bounds, frames.is_simple = address_of(numbers), address_of(flags)
+    frames.links, frames.delivery_ids, frames.payloads = (frames.bounds + 8 * width * row for row in (1, 2, 3))
+    frames.is_settled = frames.is_simple + width
     core.frames(frames)
-    return Found(data, bounds, is_simple, is_settled, links, delivery_ids, payloads)
+    links, delivery_ids, payloads = numbers[1:, : frames.count]
+    is_simple, is_settled = flags[:, : frames.count]
+    return Found(data, numbers[0], is_simple, is_settled, links, delivery_ids, payloads)
