@@ -230,6 +230,7 @@ class GrowingColumn:
 
     def __init__(self, column: Column, rows: int, bytes_count: int, *, has_nulls: bool) -> None:
         self.column = column
+        bytes_count = min(bytes_count, OFFSET_MAX)
         column.rows = column.bytes_count = column.null_count = column.rows_wanted = column.bytes_wanted = 0
         self._ends = pa.allocate_buffer(4 * (rows + 1), resizable=True)
         self._bytes = pa.allocate_buffer(bytes_count, resizable=True)
@@ -267,7 +268,7 @@ class GrowingColumn:
 
 def _larger(wanted: int) -> int:
     if wanted > OFFSET_MAX:
-        raise OverflowError
+        raise OverflowError(f"a column holds at most {OFFSET_MAX:,} bytes: give fewer events at once")
     return min(2 * wanted, OFFSET_MAX)
 
 
