@@ -11,18 +11,21 @@ SEEDS ?= 1000
 KILLS ?= 1000
 RESTARTS ?= 50
 EVENTS ?= 1000000
+EXECUTIONS ?= 100000000
 # The tests start a thousand Python processes: where no bytecode is kept, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Otherwise each build prints an advertisement.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo docs docs-serve messages pictures test test-all test-lowest spark-matrix check lint types unit slow bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo docs docs-serve messages pictures core fuzz test test-all test-lowest spark-matrix check lint types unit slow bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml constraints.txt
+CORE := $(wildcard src/hubline/amqp/core/*.c src/hubline/amqp/core/*.h)
+
+$(STAMP): pyproject.toml constraints.txt $(wildcard build_tools/*.py) $(CORE)
 	@command -v $(PYTHON) >/dev/null || { echo "hubline needs Python 3.11 or later: install it, or pass PYTHON=/path/to/python3"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hubline needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Pass PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "setting up $(VENV) ..."
@@ -60,6 +63,12 @@ pictures: $(STAMP) ## make the pictures of the docs, each from a real run
 
 messages: $(STAMP) ## list all error messages in docs/reference/messages.md
 	@$(BIN)/python -m tests.support.messages
+
+core: $(STAMP) ## compile the AMQP core again (setup does it too)
+	@$(BIN)/python build_tools/compile_core.py
+
+fuzz: $(STAMP) ## damaged messages against the AMQP core under sanitizers: make fuzz EXECUTIONS=100000000 [SEED=1]
+	@$(BIN)/python -m tests.amqp.fuzzing --executions $(EXECUTIONS) $(if $(SEED),--seed $(SEED))
 
 docs-serve: $(DOCS_STAMP) ## show the documentation on http://127.0.0.1:8000, rebuilt as you edit
 	@$(BIN)/mkdocs serve

@@ -6,23 +6,31 @@ take turns, and the best of each counts: the machine is shared.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from azure.eventhub import EventData, EventDataBatch
 from azure.eventhub._pyamqp import _decode, _encode
-from azure.eventhub._pyamqp.message import Message
+from azure.eventhub._pyamqp.message import Message as AzureMessage
 from azure.eventhub._pyamqp.performatives import TransferFrame
 
 from benchmarks.harness import Result, benchmark
+from hubline.amqp.codec.encode import encode
+from hubline.amqp.codec.message import MESSAGE_ANNOTATIONS, Message
+from hubline.amqp.codec.performatives import Transfer
+from hubline.amqp.codec.types import Described, Symbol, Timestamp, ULong
 from hubline.amqp.events.decoder import EventDecoder, SentDecoder
 from hubline.amqp.events.encoder import Destination, encode_batches, encode_deliveries
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT
-from hubline.amqp.transport.frames import FrameReader
+from hubline.amqp.transport.frames import FrameReader, encode_frame
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
 
@@ -30,6 +38,8 @@ EVENT_COUNT: Final = 20_000
 # The peer is slow: so many of the events give its figure well enough.
 PEER_EVENT_COUNT: Final = 2_000
 ROUNDS: Final = 7
+# Of the messages of the SDKs: as many shapes as a busy hub was seen to have.
+SHAPES_COUNT: Final = 206
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 BATCH_BYTES_MAX: Final = 1024 * 1024
@@ -58,6 +68,18 @@ def decode_properties() -> Iterator[Result]:
     yield _decode_result("amqp-codec-decode-properties", _delivered(200, with_properties=True))
 
 
+@benchmark("amqp-many-shapes")
+def many_shapes() -> Iterator[Result]:
+    """Events as the SDKs of five languages send them: of 206 shapes, in any order, nested, with annotations or not."""
+    shapes = _sdk_messages()
+    yield _frames_result("amqp-many-shapes", [_placed(number, _of(shapes, number)) for number in range(EVENT_COUNT)])
+    random = Random(0)
+    shuffled = [_placed(number, _shuffled(_of(shapes, number), random)) for number in range(EVENT_COUNT)]
+    yield _frames_result("amqp-many-shapes-random-order", shuffled)
+    nested = [_placed(number, _nested(number, _of(shapes, number))) for number in range(EVENT_COUNT)]
+    yield _frames_result("amqp-many-shapes-nested", nested)
+
+
 @benchmark("amqp-codec-encode-200b")
 def encode_200b() -> Iterator[Result]:
     events = _delivered(200).select(OUTGOING_SCHEMA.names)
@@ -82,6 +104,52 @@ def take_in_200b() -> Iterator[Result]:
     )
 
 
+def _sdk_messages() -> Sequence[bytes]:
+    """What each SDK sends: the vectors of the tests, which leave the bodies of 200 bytes out."""
+    vectors = json.loads((Path(__file__).parents[1] / "tests/amqp/vectors/sdk_messages.json").read_text())
+    messages = [bytes.fromhex(message) + b"x" * 200 for sdk in vectors.values() for message in sdk["messages"]]
+    return messages[:SHAPES_COUNT]
+
+
+def _of(shapes: Sequence[bytes], number: int) -> bytes:
+    return shapes[number * 7919 % len(shapes)]
+
+
+def _placed(number: int, message: bytes) -> bytes:
+    """A message as the hub delivers it; some have more annotations than others."""
+    annotations: dict[object, object] = {
+        Symbol("x-opt-sequence-number"): 70_000_000 + number,
+        Symbol("x-opt-offset"): str(4_000_000_000_000 + number * 300),
+        Symbol("x-opt-enqueued-time"): Timestamp(1_700_000_000_000 + number // 100),
+    }
+    if number % 3 == 0:
+        annotations[Symbol("x-opt-publisher")] = f"device-{number % 1000}"
+    if number % 5 == 0:
+        annotations[Symbol("iothub-interface-id")] = {"id": number % 17, "tags": ["a", "b"]}
+    return encode(Described(ULong(MESSAGE_ANNOTATIONS), annotations)) + message
+
+
+def _shuffled(message: bytes, random: Random) -> bytes:
+    read = Message.decode(message)
+    properties = list((read.application_properties or {}).items())
+    random.shuffle(properties)
+    return replace(read, application_properties=dict(properties)).encode()
+
+
+def _nested(number: int, message: bytes) -> bytes:
+    read = Message.decode(message)
+    position = {"at": [number / 8, 13.4, None], "by": {"id": number, "ok": number % 2 == 0, "unit": "km/h"}}
+    return replace(read, application_properties={**(read.application_properties or {}), "position": position}).encode()
+
+
+def _frames_result(name: str, messages: Sequence[bytes]) -> Result:
+    frames = [
+        encode_frame(LINK.channel, Transfer(LINK.handle, number, b"\x00", 0, settled=True), message)
+        for number, message in enumerate(messages)
+    ]
+    return _stream_result(name, b"".join(frames), frames[:PEER_EVENT_COUNT])
+
+
 def _decode_result(name: str, events: pa.RecordBatch) -> Result:
     stream = b"".join(encode_deliveries(events, LINK, first_delivery_id=0))
     peer_events = events.slice(0, PEER_EVENT_COUNT)
@@ -89,6 +157,10 @@ def _decode_result(name: str, events: pa.RecordBatch) -> Result:
         b"".join(encode_deliveries(peer_events.slice(row, 1), LINK, first_delivery_id=row))
         for row in range(PEER_EVENT_COUNT)
     ]
+    return _stream_result(name, stream, frames)
+
+
+def _stream_result(name: str, stream: bytes, frames: Sequence[bytes]) -> Result:
     reader, decoder = FrameReader(frame_bytes_max=FRAME_BYTES_MAX), EventDecoder("0")
     _receive(reader, decoder, stream)  # the buffer grows with what a peer sends at once; from then on it stays
     return _result(name, partial(_receive, reader, decoder, stream), partial(_azure_receive, frames), DECODER)
@@ -152,7 +224,7 @@ def _azure_deliver(rows: Sequence[dict[str, Any]]) -> int:
             b"x-opt-offset": row["offset"],
             b"x-opt-enqueued-time": row["enqueuedTime"],
         }
-        message = Message(data=[row["body"]], message_annotations=annotations)
+        message = AzureMessage(data=[row["body"]], message_annotations=annotations)
         payload = azure_encode.encode_payload(bytearray(), message)
         azure_encode.encode_frame(
             TransferFrame(

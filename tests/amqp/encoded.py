@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from hubline.amqp.events.encoder import delivered_pieces, outgoing_pieces
-from hubline.amqp.events.pieces import join_pieces
+from hubline.amqp.events.encoder import encode_events
 
 
 def encode_outgoing(events: pa.RecordBatch) -> pa.BinaryArray:
     """Each event (OUTGOING_SCHEMA) as a message."""
-    return join_pieces(outgoing_pieces(events))
+    return encode_events(events)
 
 
 def encode_delivered(events: pa.RecordBatch) -> pa.BinaryArray:
     """Each event (EVENT_SCHEMA) as a message of a hub, with its annotations."""
-    return join_pieces(delivered_pieces(events))
+    return encode_events(events)

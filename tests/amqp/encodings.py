@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -31,9 +32,12 @@ from hubline.amqp.codec.types import (
     ULong,
     UShort,
 )
+from hubline.amqp.core import library
 
 # For every test with random values: no test is about time, and the machine may be busy.
 fuzz = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+needs_core = pytest.mark.skipif(library.core() is None, reason="the core is not built: there is no C compiler")
 
 Payload = Callable[[], bytes]
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hubline.amqp.codec.message import Data, Message, Value
 from hubline.amqp.codec.types import Symbol, Timestamp, UInt, ULong
 from hubline.amqp.events import decoder as columns
-from hubline.amqp.events import known_templates
 from hubline.amqp.events.decoder import (
     BULK_COUNT_MIN,
     TIME_MS_MAX,
@@ -28,8 +27,8 @@ from hubline.amqp.events.decoder import (
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_event
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
-from tests.amqp.encodings import fuzz, spell
-from tests.amqp.events import Shape, Values, differing, plain_shape, shapes, spell_message, usual_shape
+from tests.amqp.encodings import fuzz, needs_core, spell
+from tests.amqp.events import Shape, Values, differing, shapes, spell_message, usual_shape
 
 PARTITION = "7"
 
@@ -58,16 +57,6 @@ def test_damaged_events_are_read_or_refused_as_one_by_one(values: list[Values], 
     assert _together(messages) == _one_by_one(messages)
 
 
-@given(st.integers(1, 2), st.data())
-@fuzz
-def test_damaged_events_among_others_of_the_same_length_are_read_or_refused_as_one_by_one(
-    lengths_count: int, data: st.DataObject
-) -> None:
-    messages = [bytearray(_of_length(number, 4 + number % lengths_count, text_length=3)) for number in range(20)]
-    _damage(messages, data)
-    assert _together(messages) == _one_by_one(messages)
-
-
 @given(_batches())
 @fuzz
 def test_sent_messages_decoded_together_are_those_decoded_one_by_one(messages: list[bytes]) -> None:
@@ -75,6 +64,7 @@ def test_sent_messages_decoded_together_are_those_decoded_one_by_one(messages: l
     assert _rows_or_none(lambda: SentDecoder().decode(payload, BATCH_FORMAT)) == _sent_one_by_one(messages)
 
 
+@needs_core
 def test_usual_messages_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tests above would compare the general decoder with itself."""
     messages = [spell_message(usual_shape, _values(number)) for number in range(100)]
@@ -83,6 +73,7 @@ def test_usual_messages_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPat
     assert _together(messages) == expected
 
 
+@needs_core
 def test_messages_with_properties_of_their_own_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     own: list[object] = [None, None, None, "subject", None, ULong(7), Symbol("text/plain"), None, Timestamp(1000)]
     shape = replace(usual_shape, others=[(0x73, own)])
@@ -93,40 +84,6 @@ def test_messages_with_properties_of_their_own_are_not_decoded_one_by_one(monkey
     assert _together(messages) == expected
     payload = b"".join(b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message for message in messages)
     assert SentDecoder().decode(payload, BATCH_FORMAT).to_pylist() == expected_sent
-
-
-def test_messages_whose_strings_are_of_few_lengths_are_not_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    messages = [_of_length(number, 8 + number % 3 // 2, text_length=5) for number in range(200)]
-    expected = _one_by_one(messages)
-    monkeypatch.setattr(columns, "VariableWidthColumns", _refuse)
-    decoder = EventDecoder(PARTITION)
-    for _ in range(3):
-        assert decoder.decode(*join_messages(messages)).to_pylist() == expected
-
-
-def test_messages_that_are_alike_are_not_cut_into_pieces_for_long_after_they_were_of_all_lengths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    of_all = [_of_length(number, number % 61, text_length=number % 53) for number in range(400)]
-    alike = [_of_length(number, 9, text_length=5) for number in range(400)]
-    decoder = EventDecoder(PARTITION)
-    assert decoder.decode(*join_messages(of_all)).to_pylist() == _one_by_one(of_all)
-    for _ in range(known_templates.VARIABLE_WIDTH_CALLS_MAX):
-        decoder.decode(*join_messages(alike))
-    monkeypatch.setattr(columns, "VariableWidthColumns", _refuse)
-    assert decoder.decode(*join_messages(alike)).to_pylist() == _one_by_one(alike)
-
-
-def test_a_decoder_remembers_few_templates_whatever_comes() -> None:
-    """Each batch has other keys, and strings of other lengths."""
-    decoder = EventDecoder(PARTITION)
-    for batch in range(40):
-        shape = replace(usual_shape, properties=[(f"key {batch}", "value")])
-        messages = [spell_message(shape, _values(number + batch)) for number in range(70)]
-        assert decoder.decode(*join_messages(messages)).to_pylist() == _one_by_one(messages)
-    known = decoder._templates
-    assert len(known._fixed_width) <= known_templates.TEMPLATES_MAX
-    assert len(known._variable_width) <= known_templates.TEMPLATES_MAX
 
 
 @pytest.mark.parametrize("count", [0, 1, BULK_COUNT_MIN - 1, BULK_COUNT_MIN])
@@ -244,20 +201,8 @@ def _damage(messages: Sequence[bytearray], data: st.DataObject) -> None:
         damaged[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
 
 
-def _of_length(number: int, key_length: int, *, text_length: int) -> bytes:
-    """A message with strings of these lengths that differ."""
-    key, text = (str(number).rjust(length, "k")[:length] for length in (key_length, text_length))
-    return spell_message(plain_shape, Values(2**40 + number, f"{number:018d}", number, key, text, bytes(number % 7)))
-
-
 def _together(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] | None:
-    """With fixed-width templates, as far as there are any; and the same with variable-width ones."""
-    fixed_width = _rows_or_none(lambda: _decode(messages))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known_templates, "FIXED_WIDTH_TRIED_MIN", 0)
-        patch.setattr(known_templates, "FIXED_WIDTH_ONE_IN", 0)
-        assert _rows_or_none(lambda: _decode(messages)) == fixed_width
-    return fixed_width
+    return _rows_or_none(lambda: _decode(messages))
 
 
 def _decode(messages: Sequence[bytes | bytearray]) -> pa.RecordBatch:

@@ -37,7 +37,7 @@ from hubline.amqp.transport.frames import (
     encode_transfer,
 )
 from hubline.amqp.transport.transfer_runs import Deliveries
-from tests.amqp.encodings import fuzz, integers, spell
+from tests.amqp.encodings import fuzz, integers, needs_core, spell
 
 FRAME_BYTES_MAX = 4096
 
@@ -135,6 +135,7 @@ def test_payloads_that_look_like_frames_mislead_nobody(first_size: int | None) -
     assert _said(_filled(b"".join(frames)).take_frames()) == _said(_one_by_one(_filled(b"".join(frames))))
 
 
+@needs_core
 def test_simple_transfers_are_taken_together() -> None:
     """Otherwise the tests above would compare one way with itself."""
     frames = [_transfer(number, b"x") for number in range(200)]
@@ -183,6 +184,7 @@ def _parts(reader: FrameReader) -> list[tuple[object, bytes]]:
     return [(item.performative, bytes(item.payload)) for item in reader.take_frames() if isinstance(item, Frame)]
 
 
+@needs_core
 def test_deliveries_of_several_links_come_apart() -> None:
     frames = [
         encode_frame(number % 2, Transfer(number % 3, number, b"t", 0, settled=True), b"x") for number in range(60)

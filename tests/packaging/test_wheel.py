@@ -26,8 +26,10 @@ if __name__ == "__main__":
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    left_out = shutil.ignore_patterns("*.egg-info", "__pycache__", "libhubline.*")
+    for name in ("src", "build_tools"):
+        shutil.copytree(ROOT / name, source / name, ignore=left_out)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     run(
         sys.executable,
@@ -63,6 +65,10 @@ def test_the_wheel_runs_the_demo_and_reads_a_hub_from_spark(wheel: Path, tmp_pat
 
     run(*pip, *pinned, str(wheel), cwd=tmp_path)
     assert run(str(tools / "hubline"), "--version", cwd=tmp_path).startswith("hubline 0.")
+    has_compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
+    assert ("py3-none-any" not in wheel.name) == has_compiler
+    loaded = "from hubline.amqp.core.library import core; print(core() is not None)"
+    assert run(str(tools / "python"), "-c", loaded, cwd=tmp_path).endswith(f"{has_compiler}\n")
     assert "lost" in run(str(tools / "hubline"), "demo", cwd=tmp_path)
     assert "hubline[websocket]" in run(
         str(tools / "python"),

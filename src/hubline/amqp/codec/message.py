@@ -1,4 +1,4 @@
-"""One message with all its sections: for the few that are requests and answers. Events go through ``columns``."""
+"""One message with all its sections: for the few that are requests and answers. Events go through ``amqp.events``."""
 
 from __future__ import annotations
 

@@ -39,37 +39,6 @@ Pairs: TypeAlias = Sequence[tuple[str, str | None]]
 # Longer ones are none that were noted here: names have to fit into a message, too.
 _TYPES_LENGTH_MAX: Final = 64 * 1024
 
-# Type codes of the values that templates of messages know, by the type that is noted.
-CODES: Final[Mapping[int, str]] = {
-    0x41: "boolean",
-    0x42: "boolean",
-    0x56: "boolean",
-    0x50: "ubyte",
-    0x60: "ushort",
-    0x43: "uint",
-    0x52: "uint",
-    0x70: "uint",
-    0x44: "ulong",
-    0x53: "ulong",
-    0x80: "ulong",
-    0x51: "byte",
-    0x61: "short",
-    0x54: "int",
-    0x71: "int",
-    0x55: "long",
-    0x81: "long",
-    0x72: "float",
-    0x82: "double",
-    0x73: "char",
-    0x74: "decimal",
-    0x84: "decimal",
-    0x94: "decimal",
-    0x83: "timestamp",
-    0x98: "uuid",
-    0xA3: "symbol",
-    0xB3: "symbol",
-}
-
 _TYPE_NAMES: Final[Mapping[type, str]] = {kind: name for name, kind in SIMPLE_TYPES.items() if kind is not str}
 
 # Of those fields that are not strings; the two ids may be of several types, and are noted as other values are.

@@ -3,8 +3,8 @@
     decoder = EventDecoder("3")
     batch = decoder.decode(deliveries.data, deliveries.starts, deliveries.ends)     # EVENT_SCHEMA
 
-Messages that are like others before them go through numpy and Arrow together; the rest one by one through
-:func:`.reference_decoder.read_event`. The columns are the same either way, and so is what is refused.
+The compiled core takes what peers really send. The rest goes one by one through :func:`.reference_decoder.read_event`,
+as everything does where the core is not there. The columns are the same either way, and so is what is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from hubline.amqp.arrays import Octets, Positions
 from hubline.amqp.codec.decode import Bytes
-from hubline.amqp.events.byte_rows import Octets, Positions, column
-from hubline.amqp.events.fixed_width import FixedWidthColumns
-from hubline.amqp.events.known_templates import KnownTemplates
+from hubline.amqp.core.library import core
+from hubline.amqp.events.compiled_decoder import CompiledDecoder, DecodedColumns
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_batch, read_event
-from hubline.amqp.events.variable_width import VariableWidthColumns
 from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, SEQUENCE_NUMBER
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.arrow_helpers import repeated
@@ -34,7 +33,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 BYTES_MAX: Final = 2**30
 
 # Fewer messages are decoded sooner one by one.
-BULK_COUNT_MIN: Final = 16
+BULK_COUNT_MIN: Final = 2
 
 _TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
 
@@ -42,11 +41,11 @@ _Read: TypeAlias = Callable[[Bytes, int, int], EventFields]
 
 
 class EventDecoder:
-    """Decodes what one receiver gets. It remembers how events are laid out, which is all the state it has."""
+    """Decodes what one receiver gets."""
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
-        self._templates = KnownTemplates(lambda template: template.has_position)
+        self._compiled = _compiled(has_position=True)
 
     def decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
         """The events ``data[start:end]``, in order, as columns of EVENT_SCHEMA. Nothing of ``data`` is kept.
@@ -55,28 +54,30 @@ class EventDecoder:
         an offset and an enqueued time.
         """
         messages = _Messages(data, starts, ends, _read_delivered)
-        if len(starts) < BULK_COUNT_MIN:
-            return _event_batch(messages.read(range(len(starts))), self._partition)
-        columns = _columns(messages, self._templates)
-        return pa.RecordBatch.from_arrays(
-            [
-                columns.body(),
-                repeated(self._partition, len(starts)),
-                columns.offset(),
-                column(columns.sequence_number(), pa.int64()),
-                column(np.clip(columns.enqueued_ms(), TIME_MS_MIN, TIME_MS_MAX) * 1000, _TIME_TYPE),
-                columns.partition_key(),
-                columns.properties(),
-            ],
-            schema=EVENT_SCHEMA,
-        )
+        return _decoded(messages, self._compiled, self._taken, self._read)
+
+    def _taken(self, columns: DecodedColumns) -> pa.RecordBatch:
+        times = np.clip(columns.enqueued_ms, TIME_MS_MIN, TIME_MS_MAX) * 1000
+        arrays = [
+            columns.body,
+            repeated(self._partition, len(columns.body)),
+            columns.offset,
+            pa.array(columns.sequence_numbers),
+            pa.array(times).view(_TIME_TYPE),
+            columns.partition_key,
+            columns.properties,
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+    def _read(self, events: Iterable[EventFields]) -> pa.RecordBatch:
+        return _event_batch(events, self._partition)
 
 
 class SentDecoder:
-    """Decodes what one sender sends. It remembers how events are laid out, which is all the state it has."""
+    """Decodes what one sender sends."""
 
     def __init__(self) -> None:
-        self._templates = KnownTemplates(lambda _template: True)
+        self._compiled = _compiled(has_position=False)
 
     def decode(self, payload: Bytes, message_format: int) -> pa.RecordBatch:
         """The events of a message, which is a batch or a single one, as columns of OUTGOING_SCHEMA.
@@ -93,13 +94,38 @@ class SentDecoder:
         return events if sent.partition_key is None else _with_key(events, sent.partition_key)
 
     def _decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
-        messages = _Messages(data, starts, ends, _read_sent)
-        if len(starts) < BULK_COUNT_MIN:
-            return _outgoing_batch(messages.read(range(len(starts))))
-        columns = _columns(messages, self._templates, notes_types=True)
-        return pa.RecordBatch.from_arrays(
-            [columns.body(), columns.partition_key(), columns.properties()], schema=OUTGOING_SCHEMA
-        )
+        return _decoded(_Messages(data, starts, ends, _read_sent), self._compiled, _taken_outgoing, _outgoing_batch)
+
+
+def _compiled(*, has_position: bool) -> CompiledDecoder | None:
+    compiled = core()
+    return compiled and CompiledDecoder(compiled, has_position=has_position, takes_notes=not has_position)
+
+
+def _decoded(
+    messages: _Messages,
+    compiled: CompiledDecoder | None,
+    taken: Callable[[DecodedColumns], pa.RecordBatch],
+    read: Callable[[Iterable[EventFields]], pa.RecordBatch],
+) -> pa.RecordBatch:
+    """The messages as columns: by the core, what it leaves one by one, and both in their order."""
+    count = len(messages)
+    if compiled is None or count < BULK_COUNT_MIN:
+        return read(messages.read(range(count)))
+    columns = compiled.decode(messages.data, messages.starts, messages.ends)
+    if not columns.others:
+        return taken(columns)
+    others = read(messages.read(columns.others))
+    places = np.empty(count, np.int64)
+    is_other = np.zeros(count, np.bool_)
+    is_other[columns.others] = True
+    places[~is_other] = np.arange(len(columns.body))
+    places[is_other] = np.arange(len(columns.body), count)
+    return pa.concat_batches([taken(columns), others]).take(pa.array(places))
+
+
+def _taken_outgoing(columns: DecodedColumns) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns.body, columns.partition_key, columns.properties], schema=OUTGOING_SCHEMA)
 
 
 def _with_key(events: pa.RecordBatch, partition_key: str) -> pa.RecordBatch:
@@ -181,14 +207,3 @@ def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBa
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _columns(
-    messages: _Messages, templates: KnownTemplates, *, notes_types: bool = False
-) -> FixedWidthColumns | VariableWidthColumns:
-    matches, others = templates.find(messages.data, messages.starts, messages.ends)
-    fixed_width = None if others else FixedWidthColumns.of(messages.data, matches, notes_types=notes_types)
-    if fixed_width is not None:
-        return fixed_width
-    events = zip(others, messages.read(others), strict=True)
-    return VariableWidthColumns(messages.data, len(messages), matches, events, notes_types=notes_types)

@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hubline.amqp.codec.data_sections import DATA_SECTIONS, encode_body
+from hubline.amqp.arrays import Positions
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.encode import encode
-from hubline.amqp.codec.message import MESSAGE_ANNOTATIONS
+from hubline.amqp.codec.message import DATA, MESSAGE_ANNOTATIONS
 from hubline.amqp.codec.performatives import UINT_MAX, Transfer
 from hubline.amqp.codec.types import Described, Symbol, ULong
-from hubline.amqp.events.byte_rows import Positions
-from hubline.amqp.events.pieces import (
-    STRING,
-    FixedRows,
-    Lengths,
-    Piece,
-    join_pieces,
-    lengths_of,
-    map_fields,
-    offsets_of,
-    prefix_column,
-    size_fields,
-    total_lengths,
-    width_of,
-)
-from hubline.amqp.events.property_columns import noted_of, property_pieces
-from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER
+from hubline.amqp.core.library import core
+from hubline.amqp.events.compiled_encoder import Wrapping, encode_by_core
+from hubline.amqp.events.reference_encoder import encode_each
+from hubline.amqp.service_names import PARTITION_KEY
 from hubline.amqp.transport.frames import encode_transfer, frame_header
 from hubline.errors import EventTooLarge
 
 # Clients remember the tag of every delivery; a settled one needs none of its own.
 DELIVERY_TAG: Final = b"\x00"
 
-_DATA: Final = b"\x00\x53\x75"
-_ANNOTATIONS: Final = b"\x00\x53\x72"
-_BINARY: Final = 0xA0
+_UINT: Final = struct.Struct(">I")
+_AS_THEY_ARE: Final = Wrapping()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +47,8 @@ def encode_batches(
     anything was sent, if an event does not fit even alone.
     """
     head = _batch_head(partition_key)
-    messages = _wrapped(outgoing_pieces(events), len(events))
-    ends = offsets_of(messages)
+    messages = encode_events(events, Wrapping(is_section=True))
+    ends = _ends_of(messages)
     _require_sizes(np.diff(ends) + len(head), max_bytes, hub)
     return _batches(head, messages, ends, max_bytes)
 
@@ -84,16 +69,12 @@ def encode_deliveries(
 
     ``delivery_annotations`` is a section that all get. An event that is larger than a frame takes several.
     """
-    pieces = [*delivered_pieces(events)]
-    if delivery_annotations:
-        pieces.insert(0, FixedRows(len(events), delivery_annotations))
-    sizes = total_lengths(pieces, len(events))
     head = _TransferHead(destination)
-    frames = join_pieces([head.rows(sizes, first_delivery_id), *pieces])
-    ends = offsets_of(frames)
-    data = memoryview(frames.buffers()[2])
+    frames = encode_events(events, head.wrapping(first_delivery_id, delivery_annotations))
+    ends = _ends_of(frames)
+    data = memoryview(frames.buffers()[2]).cast("B")
     start = 0
-    for index in np.flatnonzero(sizes + head.width > destination.frame_bytes_max).tolist():
+    for index in np.flatnonzero(np.diff(ends) > destination.frame_bytes_max).tolist():
         if start < ends[index]:
             yield data[start : int(ends[index])]
         start = int(ends[index + 1])
@@ -113,20 +94,13 @@ class _TransferHead:
         reader.enter()
         reader.span()
         delivery_id = reader.span()
-        self._before_id = transfer[: delivery_id.start]
+        self._before_id = frame_header(destination.channel) + transfer[: delivery_id.start]
         self._after_id = transfer[delivery_id.end :]
-        self._frame_header = frame_header(destination.channel)
-        self.width = 4 + len(self._frame_header) + len(transfer)
+        self.width = 4 + len(self._before_id) + 4 + len(self._after_id)
 
-    def rows(self, sizes: Lengths, first_delivery_id: int) -> FixedRows:
-        ids = (np.arange(len(sizes)) + first_delivery_id) & UINT_MAX
-        return FixedRows(
-            len(sizes),
-            (sizes + self.width).astype(">u4"),
-            self._frame_header,
-            self._before_id,
-            ids.astype(">u4"),
-            self._after_id,
+    def wrapping(self, first_delivery_id: int, prefix: bytes) -> Wrapping:
+        return Wrapping(
+            prefix=prefix, before_id=self._before_id, after_id=self._after_id, first_delivery_id=first_delivery_id
         )
 
     def split(self, message: Bytes, delivery_id: int) -> Iterator[bytes]:
@@ -139,93 +113,29 @@ class _TransferHead:
         return Transfer(self._destination.handle, delivery_id, DELIVERY_TAG, message_format=0, settled=True)
 
 
-def outgoing_pieces(events: pa.RecordBatch) -> list[Piece]:
-    """What the message of each event (OUTGOING_SCHEMA) is put together from."""
-    body, key, properties = events.columns
-    keys = [] if key.null_count == len(key) else [_key_annotation(key)]
-    return [*keys, *property_pieces(properties), *_data_pieces(body, properties)]
+def encode_events(events: pa.RecordBatch, wrapping: Wrapping = _AS_THEY_ARE) -> pa.BinaryArray:
+    """The message of each event: of OUTGOING_SCHEMA, or of EVENT_SCHEMA with the annotations of a hub."""
+    compiled = core()
+    if compiled is not None:
+        return encode_by_core(compiled, events, wrapping, encode_each)
+    messages = enumerate(encode_each(events))
+    return pa.array((_wrapped(message, wrapping, row) for row, message in messages), pa.binary())
 
 
-def delivered_pieces(events: pa.RecordBatch) -> list[Piece]:
-    """The same for events of a hub (EVENT_SCHEMA), with its annotations."""
-    body, _, offset, sequence_number, enqueued_time, key, properties = events.columns
-    keys = _key_pieces(key)
-    return [
-        *_annotation_pieces(sequence_number, offset, enqueued_time, keys),
-        *property_pieces(properties),
-        *_data_pieces(body, properties),
-    ]
+def _wrapped(message: bytes, wrapping: Wrapping, row: int) -> bytes:
+    message = wrapping.prefix + message
+    if wrapping.is_section:
+        return encode(Described(ULong(DATA), message))
+    if wrapping.before_id is None or wrapping.after_id is None:
+        return message
+    delivery_id = _UINT.pack((wrapping.first_delivery_id + row) & UINT_MAX)
+    frame = wrapping.before_id + delivery_id + wrapping.after_id + message
+    return _UINT.pack(_UINT.size + len(frame)) + frame
 
 
-def _annotation_pieces(
-    sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[Piece]
-) -> list[Piece]:
-    count = len(offset)
-    offset_lengths = lengths_of(offset)
-    string_code, offset_sizes = size_fields(STRING, offset_lengths)
-    before = (
-        _symbol(SEQUENCE_NUMBER) + b"\x81",
-        _numbers(sequence_number),
-        _symbol(OFFSET) + string_code,
-        offset_sizes,
-    )
-    after = (_symbol(ENQUEUED_TIME) + b"\x83", _numbers(enqueued_time, divisor=1000))
-    key_lengths = total_lengths(keys, count)
-    content_lengths = offset_lengths + key_lengths + width_of(before) + width_of(after)
-    value_counts = 6 + 2 * (key_lengths > 0)
-    return [
-        FixedRows(count, _ANNOTATIONS, *map_fields(content_lengths, value_counts), *before),
-        offset,
-        FixedRows(count, *after),
-        *keys,
-    ]
-
-
-def _key_pieces(keys: pa.StringArray) -> list[Piece]:
-    """Name and value of an annotation, where there is a key."""
-    if keys.null_count == len(keys):
-        return []
-    return [_key_pair(keys)] if keys.null_count else [_key_head(keys), keys]
-
-
-def _key_head(keys: pa.StringArray) -> FixedRows:
-    code, sizes = size_fields(STRING, lengths_of(keys))
-    return FixedRows(len(keys), _symbol(PARTITION_KEY) + code, sizes)
-
-
-def _key_pair(keys: pa.StringArray) -> pa.BinaryArray:
-    """Name and value of an annotation; null where there is no key."""
-    return prefix_column(_key_head(keys), keys)
-
-
-def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
-    """A section of annotations; null where there is no key."""
-    pairs = _key_pair(keys)
-    lengths = lengths_of(pairs)
-    return prefix_column(FixedRows(len(keys), _ANNOTATIONS, *map_fields(lengths, np.full(len(keys), 2))), pairs)
-
-
-def _data_pieces(body: pa.BinaryArray, properties: pa.MapArray) -> list[Piece]:
-    noted = noted_of(properties, DATA_SECTIONS)
-    code, sizes = size_fields(_BINARY, lengths_of(body))
-    head = FixedRows(len(body), _DATA + code, sizes)
-    return [*_noted_sections(body, head, noted)] if noted else [head, body]
-
-
-def _noted_sections(body: pa.BinaryArray, head: FixedRows, noted: Mapping[int, str]) -> tuple[Piece, Piece]:
-    """The sections of bodies that came in several, which are made one by one; and those of the others."""
-    is_noted = np.zeros(len(body), np.bool_)
-    is_noted[list(noted)] = True
-    sections = pa.array([encode_body(body[event].as_py(), note) for event, note in sorted(noted.items())], pa.binary())
-    places = pa.array(np.cumsum(is_noted) - 1, mask=~is_noted)
-    others = pc.if_else(pa.array(is_noted), pa.scalar(None, body.type), body)
-    return sections.take(places), prefix_column(head, others)
-
-
-def _wrapped(pieces: Sequence[Piece], count: int) -> pa.BinaryArray:
-    """Messages from their pieces, each as a Data section of a batch."""
-    code, sizes = size_fields(_BINARY, total_lengths(pieces, count))
-    return join_pieces([FixedRows(count, _DATA + code, sizes), *pieces])
+def _ends_of(messages: pa.BinaryArray) -> Positions:
+    """Where the first begins, and where each ends."""
+    return np.frombuffer(messages.buffers()[1], np.int32, len(messages) + 1).astype(np.int64)
 
 
 def _batch_head(partition_key: str | None) -> bytes:
@@ -234,7 +144,7 @@ def _batch_head(partition_key: str | None) -> bytes:
     return encode(Described(ULong(MESSAGE_ANNOTATIONS), {Symbol(PARTITION_KEY): partition_key}))
 
 
-def _require_sizes(sizes: Lengths, max_bytes: int, hub: str) -> None:
+def _require_sizes(sizes: Positions, max_bytes: int, hub: str) -> None:
     too_large = np.flatnonzero(sizes > max_bytes)
     if len(too_large):
         index = int(too_large[0])
@@ -250,19 +160,10 @@ def _require_sizes(sizes: Lengths, max_bytes: int, hub: str) -> None:
 
 
 def _batches(head: bytes, messages: pa.BinaryArray, ends: Positions, max_bytes: int) -> Iterator[Batch]:
-    data = memoryview(messages.buffers()[2])
+    data = memoryview(messages.buffers()[2]).cast("B")
     start, room = 0, max_bytes - len(head)
     while start < len(messages):
         end = int(np.searchsorted(ends, ends[start] + room, side="right")) - 1
         content = data[int(ends[start]) : int(ends[end])]
         yield Batch(b"".join((head, content)) if head else content, end - start)
         start = end
-
-
-def _symbol(name: str) -> bytes:
-    return encode(Symbol(name))
-
-
-def _numbers(column: pa.Array, *, divisor: int = 1) -> npt.NDArray[np.generic]:
-    numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-    return (numbers if divisor == 1 else numbers // divisor).astype(">i8")

@@ -5,13 +5,13 @@ Events by the thousand go through :mod:`hubline.amqp.events.decoder`, which give
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from hubline.amqp.arrays import Positions
 from hubline.amqp.codec.data_sections import DATA_SECTIONS, noted_sections
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.encode import encode
@@ -32,7 +32,7 @@ from hubline.amqp.codec.message import (
 from hubline.amqp.codec.property_types import TYPES, named_fields, noted_types, type_name
 from hubline.amqp.codec.text import to_json, to_text
 from hubline.amqp.codec.types import Decimal, Described, Symbol, Timestamp, ULong
-from hubline.amqp.events.byte_rows import Positions, Progressions, RunFinder
+from hubline.amqp.core.library import Sections, address_of, core
 from hubline.amqp.service_names import (
     ENQUEUED_TIME,
     LAST_ENQUEUED,
@@ -129,10 +129,13 @@ class SentBatch:
 def read_batch(payload: Bytes) -> SentBatch:
     """What a message of the format BATCH_FORMAT holds. Raises AmqpDecodeError."""
     reader = Reader(payload)
-    starts, ends = Progressions(), Progressions()
+    spans: list[Positions] = []
     known: dict[str, object] = {}
-    _take_usual_data(reader, starts, ends)
     while not reader.is_at_end:
+        usual = _take_usual_data(reader)
+        if usual is not None:
+            spans.append(usual)
+            continue
         code = read_section(reader)
         if code == MESSAGE_ANNOTATIONS:
             known |= _read_known(reader, KNOWN_ANNOTATIONS)
@@ -140,49 +143,30 @@ def read_batch(payload: Bytes) -> SentBatch:
             span = reader.span()
             if span.code not in BINARIES:
                 raise AmqpDecodeError(f"a batch holds messages as binary data (at byte {span.position})")
-            starts.append(span.start)
-            ends.append(span.end)
+            spans.append(np.array([[span.start], [span.end]]))
         elif code in (AMQP_SEQUENCE, AMQP_VALUE):
             raise AmqpDecodeError("the body of a batch is data: one section for each message")
         else:
             reader.skip()
-        _take_usual_data(reader, starts, ends)
-    return SentBatch(starts.array(), ends.array(), to_text(known.get(PARTITION_KEY)))
+    starts, ends = np.concatenate(spans, axis=1) if spans else np.empty((2, 0), np.int64)
+    return SentBatch(starts, ends, to_text(known.get(PARTITION_KEY)))
 
 
-# A Data section with four bytes of size or with one, as nearly all clients write it: its first four bytes.
-_DATA_32: Final = 0x00_53_75_B0
-_DATA_8: Final = 0x00_53_75_A0
-_TWO_WORDS: Final = struct.Struct(">II")
-
-
-def _take_usual_data(reader: Reader, starts: Progressions, ends: Progressions) -> None:
-    """Takes Data sections one after the other, as long as they are complete and written in the usual way."""
-    position, end, last = reader.position, reader.end, reader.end - _TWO_WORDS.size
-    runs, previous = RunFinder(np.frombuffer(reader.data, np.uint8), end), 0
-    while position <= last:
-        word, size = _TWO_WORDS.unpack_from(reader.data, position)
-        if word == _DATA_32:
-            head = 8
-        elif word == _DATA_8:
-            head, size = 5, size >> 24
-        else:
-            break
-        stride = head + size
-        if position + stride > end:
-            break
-        if stride == previous and position >= runs.resume_at:
-            count = runs.count(position, head_width=head, stride=stride)
-            if count:
-                starts.extend(position + head, stride, count)
-                ends.extend(position + stride, stride, count)
-                position += stride * count
-                continue
-        starts.append(position + head)
-        position += stride
-        ends.append(position)
-        previous = stride
-    reader.position = position
+def _take_usual_data(reader: Reader) -> Positions | None:
+    """Starts and ends of the Data sections that follow, as far as the core finds them; None if there is none."""
+    compiled = core()
+    if compiled is None:
+        return None
+    data = np.frombuffer(reader.data, np.uint8)
+    sections = Sections(data=address_of(data), start=reader.position, end=reader.end)
+    compiled.sections(sections)
+    if not sections.count:
+        return None
+    spans = np.empty((2, sections.count), np.int64)
+    sections.start, sections.starts, sections.ends = reader.position, address_of(spans[0]), address_of(spans[1])
+    compiled.sections(sections)
+    reader.position = sections.start
+    return spans
 
 
 @dataclass(frozen=True, slots=True)

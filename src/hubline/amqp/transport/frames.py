@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from hubline.amqp.arrays import Positions
 from hubline.amqp.codec.composites import Composite
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.performatives import PERFORMATIVES, SASL_PERFORMATIVES, Transfer
-from hubline.amqp.events.byte_rows import Octets, Positions
+from hubline.amqp.core.library import Core, core
 from hubline.amqp.transport.errors import AmqpEncodeError, AmqpFrameError
-from hubline.amqp.transport.transfer_runs import Deliveries, Found, TransferHeads
+from hubline.amqp.transport.transfer_runs import Deliveries, Found, ImpossibleFrame, find_frames
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -38,7 +38,6 @@ _HEADER_PREFIX: Final = b"AMQP"
 # The header of a frame: its size, where its body starts (in words of four bytes), its type and its channel.
 _FRAME_HEADER: Final = struct.Struct(">IBBH")
 _SIZE: Final = struct.Struct(">I")
-_HEAD: Final = struct.Struct(">Q")
 _AMQP_TYPE: Final = 0
 _SASL_TYPE: Final = 1
 _DATA_OFFSET_MIN: Final = 2
@@ -53,8 +52,6 @@ BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 # A frame without performative: the peer is alive.
 HEARTBEAT: Final = _FRAME_HEADER.pack(_FRAME_HEADER.size, _DATA_OFFSET_MIN, _AMQP_TYPE, 0)
 
-# From so many frames on, looking at them together is cheaper than one after the other.
-_BULK_COUNT_MIN: Final = 8
 # Frames as large as this are few, and mostly parts of what is larger still: those are none of the simple ones.
 _LARGE_BYTES_MIN: Final = 32 * 1024
 # Frames from this size on are received where they stay: nothing is copied.
@@ -89,7 +86,7 @@ class FrameReader:
         self._end = 0
         self._own: memoryview | None = None  # the memory of a frame that is still arriving, and how much of it has
         self._own_end = 0
-        self._heads = TransferHeads()
+        self._core = core()
         # Links on which a delivery has begun that takes several frames: the last of them looks like a whole one.
         self._unfinished: set[tuple[int, int]] = set()
         # The last part that another has to follow: how its frame begins after the size, up to the payload.
@@ -157,13 +154,11 @@ class FrameReader:
                 self._own_next()
                 return
             yield frame
-        data = np.frombuffer(self._buffer, np.uint8)
-        bounds = self._take_bounds(data)
-        count = len(bounds) - 1
-        if count < _BULK_COUNT_MIN or bounds[-1] - bounds[0] >= count * _LARGE_BYTES_MIN:
-            yield from (self._decode(start, end) for start, end in pairwise(bounds.tolist()))
-        else:
-            yield from self._in_bulk(data, bounds)
+        found = None if self._core is None else self._find(self._core)
+        if found is not None:
+            yield from self._in_bulk(found)
+        while (frame := self.take_frame()) is not None:
+            yield frame
 
     @property
     def _next_size(self) -> int | None:
@@ -190,11 +185,20 @@ class FrameReader:
         self._note(frame)
         return frame
 
-    def _in_bulk(self, data: Octets, bounds: Positions) -> Iterator[Frame | Deliveries]:
-        """Runs of simple transfers together, and what stands between them by itself."""
-        found = self._heads.find(data, bounds[:-1], bounds[1:])
+    def _find(self, core: Core) -> Found | None:
+        """All frames that are complete, if they are many."""
+        data, sizes = np.frombuffer(self._buffer, np.uint8), range(_FRAME_HEADER.size, self._frame_bytes_max + 1)
+        try:
+            return find_frames(core, data, slice(self._start, self._end), sizes)
+        except ImpossibleFrame as impossible:
+            raise self._impossible(impossible.size) from None
+
+    def _in_bulk(self, found: Found) -> Iterator[Frame | Deliveries]:
+        """Runs of simple transfers together, and what stands between them by itself. All count as taken."""
+        bounds = found.bounds
+        self._start = int(bounds[-1])
         first, count = 0, len(bounds) - 1
-        for other in np.flatnonzero(~found.is_found).tolist():
+        for other in np.flatnonzero(~found.is_simple).tolist():
             yield from self._run(found, bounds, first, other)
             yield self._decode(int(bounds[other]), int(bounds[other + 1]))
             first = other + 1
@@ -241,52 +245,6 @@ class FrameReader:
         payload = memoryview(self._buffer)[start + _SIZE.size + len(head) : end]
         return Frame(part.channel, part.performative, payload)
 
-    def _take_bounds(self, data: Octets) -> Positions:
-        """Where complete frames start, and where the last of them ends; they count as taken.
-
-        A frame's size tells where the next one starts, which takes a step for each. Where frames of one size follow
-        each other, most steps are left out at first, and all frames are looked at together afterwards.
-        """
-        bounds, is_guess = self._bounds(leaps=True)
-        if is_guess and not self._are_bounds(data, bounds):
-            bounds, _ = self._bounds(leaps=False)
-        self._start = int(bounds[-1])
-        return bounds
-
-    def _bounds(self, *, leaps: bool) -> tuple[Positions, bool]:
-        """Where frames start, step by step; and whether leaps were made, so that it is but a guess."""
-        position, end, last = self._start, self._end, self._end - _SIZE.size
-        unpack, buffer, size_min, size_max = _SIZE.unpack_from, self._buffer, _FRAME_HEADER.size, self._frame_bytes_max
-        sizes: list[int] = []
-        leapt: dict[int, int] = {}
-        append, previous = sizes.append, 0
-        while position <= last:
-            size = unpack(buffer, position)[0]
-            if not size_min <= size <= size_max:
-                if leapt:
-                    return self._bounds(leaps=False)
-                raise self._impossible(size)
-            if position + size > end:
-                break
-            if size == previous and leaps and size < _LARGE_BYTES_MIN:
-                count = _alike_count(buffer, position, size, end)
-                leapt[len(sizes)] = count
-                position += size * count
-            else:
-                position += size
-            append(size)
-            previous = size
-        bounds = np.empty(len(sizes) + 1 + sum(leapt.values()) - len(leapt), np.int64)
-        bounds[0] = self._start
-        np.cumsum(_repeated(sizes, leapt), out=bounds[1:])
-        bounds[1:] += self._start
-        return bounds, bool(leapt)
-
-    def _are_bounds(self, data: Octets, bounds: Positions) -> bool:
-        """Whether each frame is as long as it says."""
-        sizes = np.ndarray((len(data) - _SIZE.size + 1,), ">u4", buffer=data, strides=(1,))
-        return bool((sizes[bounds[:-1]] == np.diff(bounds)).all())
-
     def _impossible(self, size: int) -> AmqpFrameError:
         return AmqpFrameError(
             f"a frame of {size:,} bytes cannot be: at least {_FRAME_HEADER.size} and "
@@ -309,31 +267,6 @@ def kept_memory(size: int) -> memoryview:
     them.
     """
     return memoryview(pa.allocate_buffer(size)).cast("B")
-
-
-def _alike_count(buffer: bytearray, position: int, size: int, end: int) -> int:
-    """How many frames of one size seem to follow each other: at least one. Looks at few of them."""
-    unpack = _HEAD.unpack_from
-    head, room = unpack(buffer, position), (end - position) // size
-    count = step = 1
-    while count + step <= room and unpack(buffer, position + (count + step - 1) * size) == head:
-        count += step
-        step *= 2
-    while step > 1:
-        step //= 2
-        if count + step <= room and unpack(buffer, position + (count + step - 1) * size) == head:
-            count += step
-    return count
-
-
-def _repeated(sizes: Sequence[int], counts: Mapping[int, int]) -> Positions:
-    """The sizes, those with a count as often as it says."""
-    repeated = np.array(sizes, np.int64)
-    if not counts:
-        return repeated
-    times = np.ones(len(sizes), np.int64)
-    times[list(counts)] = list(counts.values())
-    return np.repeat(repeated, times)
 
 
 def decode_frame(data: Bytes, start: int, end: int) -> Frame:

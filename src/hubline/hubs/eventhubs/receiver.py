@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 
 from hubline.amqp import conditions
+from hubline.amqp.arrays import Octets, Positions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error
-from hubline.amqp.events.byte_rows import Octets, Positions
 from hubline.amqp.events.decoder import EventDecoder, join_messages
 from hubline.amqp.events.reference_decoder import RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.transport.errors import AmqpDecodeError

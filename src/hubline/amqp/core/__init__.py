@@ -1,0 +1,1 @@
+"""The compiled core: C over buffers, and the one module that calls it."""
