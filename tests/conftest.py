@@ -55,10 +55,13 @@ LONG = frozenset(
     for name in (
         "chaos",
         "cluster",
+        "connect",
+        "declarative",
         "examples",
         "examples_run",
         "figures",
         "kills",
+        "older_spark",
         "processes",
         "python_sdk",
         "sdk",
