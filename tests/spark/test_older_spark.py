@@ -18,6 +18,7 @@ SPARK = ROOT / ".venv/spark-4.0"
 """Made by `make setup`."""
 
 
+@pytest.mark.timeout(900)  # it takes 20 s of a processor, of which a busy machine may give it little
 @pytest.mark.skipif(not SPARK.exists(), reason="there is no Spark 4.0: `make setup` could not install it")
 def test_all_that_is_there_is_read_and_written_on_spark_4_0(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(SPARK), str(ROOT / "src"), str(ROOT)])
