@@ -28,6 +28,7 @@ from hubline.model.keys import GroupKey
 from hubline.secrets import Secret
 from hubline.sinks import DropDuplicates, SqlSink
 from hubline.spark import SqlBatchWriter, parse_json
+from hubline.spark.compatibility import HAS_READ_LIMITS
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source.offsets import Entry
 from hubline.spark.sql_sink.batch_commit import BatchCommit
@@ -395,7 +396,11 @@ def test_windows_that_are_over_are_written_without_further_events_and_once(
 
     def run() -> list[int]:
         timed = parse_json(read(spark, hub), "at timestamp").withWatermark("at", "0 seconds")
-        run_once(timed.groupBy(window("at", "10 seconds").alias("w")).count().select("count"), sink, folder)
+        counted = timed.groupBy(window("at", "10 seconds").alias("w")).count().select("count")
+        # Not by availableNow, for which Spark 4.0 and 4.1 run no batch without events.
+        query = sink.write_stream(counted, checkpoint_location=str(folder)).start()
+        query.processAllAvailable()
+        query.stop()
         with sqlite3.connect(tmp_path / "results.db") as database:
             counts = [count for (count,) in database.execute("SELECT count FROM counts ORDER BY count")]
         database.close()
@@ -430,6 +435,8 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
     (tmp_path / "folder" / "commits" / "0").unlink()
     send(hub, bodies(1), partition="2")
     run()
+    if not HAS_READ_LIMITS:  # before 4.2, repeating the batch is all that a run for availableNow does
+        run()
     counts = dict(database.execute("SELECT device, count FROM counts").fetchall())
     assert counts == {"d0": 3, "d1": 2, "d2": 2, "d3": 1, "d4": 1}
     assert checkpoints(database) == {"0": 2, "2": 5, "state": 1}  # the last is the number of the query's batch
