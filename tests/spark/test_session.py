@@ -214,6 +214,7 @@ def test_queries_find_in_the_map_that_they_share_all_that_spark_puts_there(spark
     writing.trigger(availableNow=True).start().awaitTermination()
 
     assert set(shared.keySet()) == names
+    assert shared.get(TASKS_VARIABLE) == "2"  # Spark would never put it there, whatever ran before
     assert shared.get("SPARK_LOCAL_DIRS")  # so it is the map in question
 
 

@@ -91,6 +91,19 @@ def write_no_checksums(spark: SparkSession) -> None:
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
 
 
+def tell_planners(spark: SparkSession, name: str, variables: Mapping[str, str]) -> None:
+    """Gives the processes in which Spark plans what a format reads and writes these environment variables.
+
+    There is a public way for formats that are registered. Those that Spark finds by itself cannot be, before 4.2.
+    """
+    known = spark._jsparkSession.sessionState().dataSourceManager()
+    if not known.dataSourceExists(name):
+        return
+    environment = known.lookupDataSource(name).dataSourceCls().envVars()
+    for variable, value in variables.items():
+        environment.put(variable, value)
+
+
 def make_active(spark: SparkSession) -> None:
     """Makes this session the thread's: Spark looks sources up in that one."""
     jvm: Any = spark.sparkContext._jvm

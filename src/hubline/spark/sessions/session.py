@@ -13,6 +13,7 @@ from hubline.spark._jvm.session import (
     forget_settings,
     is_java_running,
     is_session_running,
+    tell_planners,
     write_no_checksums,
 )
 from hubline.spark.sessions.interrupts import interruptible
@@ -133,10 +134,14 @@ _FILLED_IN: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUF
 
 
 def _prepared(spark: SparkSession) -> SparkSession:
+    from hubline.spark.source.data_source import EventHubs
+
+    environment = spark.sparkContext.environment  # it goes with sources that are registered, as those of stages
     # Queries that start at the same time share one map of these, which Spark fills in without a lock: two that put new
     # names into it may leave it broken, and then no task of any query can be read again. Names that are there are safe.
     for name in _FILLED_IN:
-        spark.sparkContext.environment.setdefault(name, "")
-    # Goes with the source to Spark's planning processes, which know nothing else of the cluster.
-    spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
+        environment.setdefault(name, "")
+    # Spark's planning processes know nothing else of the cluster.
+    environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
+    tell_planners(spark, EventHubs.name(), {name: environment[name] for name in (*_FILLED_IN, TASKS_VARIABLE)})
     return spark
