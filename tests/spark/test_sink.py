@@ -236,8 +236,8 @@ class WorkersKilledOnce:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.hub.count() and time.monotonic() < deadline:
             time.sleep(0.02)
-        for daemon in children(self.java, "pyspark.daemon"):
-            for worker in children(daemon, "pyspark.daemon"):
+        for daemon in children(self.java, "daemon"):
+            for worker in children(daemon, "daemon"):
                 os.kill(worker, signal.SIGKILL)
         self.flag.touch()
 
