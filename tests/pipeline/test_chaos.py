@@ -136,7 +136,7 @@ class Scene:
         """One of Spark's Python workers, if there is one by now."""
         assert self._run is not None
         parents = {self._run.pid, *executors(self._folder), *([self._connect.pid] if self._connect else [])}
-        workers = [pid for pid in _descendants(parents) if b"pyspark.daemon" in _command(pid)]
+        workers = [pid for pid in _descendants(parents) if b"daemon pyspark.worker" in _command(pid)]
         if workers:
             os.kill(workers[-1], signal.SIGKILL)
 
