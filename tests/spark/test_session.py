@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyspark
 import pytest
@@ -83,14 +85,18 @@ class TestSession:
         assert settings["spark.sql.session.timeZone"] == "UTC"
         assert settings["spark.sql.shuffle.partitions"] == "2"
 
-    def test_workers_start_with_what_they_need_loaded(self, spark: SparkSession) -> None:
-        def programs(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def test_workers_start_with_what_they_need_loaded_and_draw_numbers_of_their_own(self, spark: SparkSession) -> None:
+        def drawn(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             program = sys.modules["__main__"].__spec__
-            yield pa.RecordBatch.from_pydict({"name": [program.name if program else ""]})
+            time.sleep(0.5)  # so that no worker runs two of these tasks
+            yield pa.RecordBatch.from_pydict(
+                {"name": [program.name if program else ""], "number": [int(np.random.randint(2**31))]}
+            )
 
-        rows = spark.range(1).mapInArrow(programs, "name string").collect()
+        rows = spark.range(0, 2, 1, 2).mapInArrow(drawn, "name string, number long").collect()
 
         assert {row.name for row in rows} == {"hubline.spark.tasks.worker_daemon"}
+        assert len({row.number for row in rows}) == 2
 
     def test_a_stream_leaves_no_files_of_checksums(self, shown: dict[str, str]) -> None:
         assert "offsets/0" in shown["files of the checkpoint"]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from typing import Final
 
+import numpy
 from pyspark import daemon
 
 _LOADED: Final = (
@@ -27,6 +29,8 @@ def main() -> None:
     """Loads modules, and forks workers until Spark ends it."""
     for name in (*sys.argv[1:], *_LOADED):
         importlib.import_module(name)
+    # Else all workers would draw the same numbers. Python sees to its own, numpy does not.
+    os.register_at_fork(after_in_child=numpy.random.seed)
     gc.collect()
     gc.freeze()  # workers look through these no more, and so they share the memory
     daemon.manager()
