@@ -331,6 +331,10 @@ class TestPythonOfWorkers:
         ("path", "expected"),
         [
             ("/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10-src.zip:/s/a.jar:/mine", "/s/a.jar:/mine"),
+            (
+                "/s/a.jar:/s/pyspark.zip:/s/py4j-0.10-src.zip:/s/pyspark.zip:/s/py4j-0.10-src.zip:/my files/*:/mine",
+                "/s/a.jar:/my files/*:/mine",
+            ),
             ("/mine:/other", "/mine:/other"),
             ("", ""),
         ],
