@@ -14,7 +14,7 @@ spark = SparkSession.active()
 @dp.table
 def readings() -> DataFrame:
     events = spark.readStream.format("eventhubs").options(hub="env:READINGS", startingPosition="earliest").load()
-    reading = F.from_json(events.body.cast("string"), "device string, celsius double")
+    reading = F.from_json(F.col("body").cast("string"), "device string, celsius double")
     place = events.select("partition", "sequenceNumber", "enqueuedTime", reading.alias("reading"))
     return place.select("partition", "sequenceNumber", "enqueuedTime", "reading.*")
 
