@@ -632,6 +632,27 @@ class TestDeadLetters:
         assert (seen == [7]) is is_traced
 
     @virtual
+    async def test_events_before_a_retry_are_written_though_others_are_refused_after_it(self, results: Results) -> None:
+        """Rows that name no events are traced by halves: the half that is retried begins after rows that count."""
+        scene = Scene()
+        bodies(scene, "a", "b", "c", "d", "bad", "f", "g", "h")
+        retry = RetryPolicy(max_attempts=2, initial_backoff_seconds=0.1)
+        processor, _ = processor_of(scene, results, max_batch_size=8, max_wait_seconds=1, handler_retry=retry)
+        calls: list[tuple[int, int]] = []
+
+        @processor.on_batch
+        def handle(batch: EventBatch) -> list[dict[str, object]]:
+            calls.append((batch.first_sequence, batch.last_sequence))
+            if calls[-1] == (4, 7) and calls.count((4, 7)) == 1:
+                raise ValueError("once")
+            return [{"id": event.sequence_number, "note": event.text()} for event in batch]
+
+        async with processor:
+            await until(lambda: results.checkpoint == 7)
+
+        assert (results.ids, results.dead_letters) == ([0, 1, 2, 3, 5, 6, 7], [(4, "sink")])
+
+    @virtual
     async def test_values_that_make_no_column_are_traced_too(self, results: Results) -> None:
         scene = Scene()
         scene.append(4)
@@ -757,6 +778,27 @@ class TestQuarantine:
         stage = "sink" if by == "sink" else "handler"
         assert results.ids == [0, 2, 5]
         assert results.dead_letters == [(1, stage), (3, "quarantine"), (4, "quarantine")]
+
+    @virtual
+    async def test_events_before_a_retry_are_written_though_others_follow_a_refused_one(self, results: Results) -> None:
+        scene = Scene()
+        bodies(scene, "a", "once")
+        bodies(scene, "bad", "c", key="k")
+        retry = RetryPolicy(max_attempts=2, initial_backoff_seconds=0.1)
+        processor, _ = processor_of(scene, results, max_wait_seconds=1, handler_retry=retry, preserve_key_order=True)
+        calls: list[int] = []
+
+        @processor.on_event
+        def handle(event: Event) -> dict[str, object]:
+            calls.append(event.sequence_number)
+            if calls.count(1) == 1 and event.sequence_number == 1:
+                raise ValueError("once")
+            return {"id": event.sequence_number, "note": event.text()}
+
+        async with processor:
+            await until(lambda: results.checkpoint == 3)
+
+        assert (results.ids, results.dead_letters) == ([0, 1], [(2, "sink"), (3, "quarantine")])
 
     @virtual
     async def test_a_key_is_free_again_when_none_of_it_waits(self, results: Results) -> None:

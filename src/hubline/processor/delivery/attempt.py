@@ -66,6 +66,7 @@ class DeliveryAttempt:
         is_half: It is half of a batch that failed.
         dead_letters: The events that are known to fail.
         outputs: What handlers returned.
+        handled: What they returned it for, before this try.
     """
 
     parts: list[EventBatch]
@@ -73,23 +74,33 @@ class DeliveryAttempt:
     is_half: bool = False
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     outputs: list[HandlerOutput] = field(default_factory=list)
+    handled: list[EventBatch] = field(default_factory=list)
 
     def again(self, failed: HandlerFailed | None = None, *, split: Iterable[EventBatch] = ()) -> DeliveryAttempt:
         """The same batch once more: without the events that failed, and with those parts in halves."""
         firsts = {part.first_sequence for part in split}
-        parts = [half for part in self.parts for half in (halves(part) if part.first_sequence in firsts else [part])]
+        parts = [
+            half
+            for part in [*self.handled, *self.parts]
+            for half in (halves(part) if part.first_sequence in firsts else [part])
+        ]
         return DeliveryAttempt(parts, failed, dead_letters=dict(self.dead_letters))
 
     def continued(self, stop: Stop) -> DeliveryAttempt:
         """Only what is left, and what came of the rest."""
         parts = [left for part in self.parts if len(left := part.slice(stop.count_before(part)))]
-        return DeliveryAttempt(parts, stop.failed, dead_letters=self.dead_letters, outputs=self.outputs)
+        handled = [*self.handled, *self._before(stop)]
+        return DeliveryAttempt(
+            parts, stop.failed, dead_letters=self.dead_letters, outputs=self.outputs, handled=handled
+        )
 
     def until(self, stop: Stop) -> DeliveryAttempt:
         """Only what is handled, and what came of it."""
-        parts = [done for part in self.parts if len(done := part.slice(0, stop.count_before(part)))]
         failed = {sequence: each for sequence, each in self.dead_letters.items() if sequence < stop.sequence}
-        return DeliveryAttempt(parts, dead_letters=failed, outputs=self.outputs)
+        return DeliveryAttempt(self._before(stop), dead_letters=failed, outputs=self.outputs)
+
+    def _before(self, stop: Stop) -> list[EventBatch]:
+        return [done for part in self.parts if len(done := part.slice(0, stop.count_before(part)))]
 
     def in_order(self) -> list[DeadLetter]:
         return [self.dead_letters[sequence] for sequence in sorted(self.dead_letters)]
