@@ -801,6 +801,32 @@ class TestQuarantine:
         assert (results.ids, results.dead_letters) == ([0, 1], [(2, "sink"), (3, "quarantine")])
 
     @virtual
+    @pytest.mark.parametrize("takes_tx", [True, False])
+    async def test_refused_rows_are_traced_also_behind_a_follower(self, results: Results, takes_tx: bool) -> None:
+        scene = Scene()
+        bodies(scene, "bad", key="k")
+        processor, _ = processor_of(scene, results, max_wait_seconds=1, preserve_key_order=True)
+        calls: list[list[int]] = []
+
+        def handle(batch: EventBatch) -> list[dict[str, object]]:
+            calls.append([event.sequence_number for event in batch])
+            if len(calls) > 20:  # it would never end
+                return []
+            return [{"id": event.sequence_number, "note": event.text()} for event in batch]  # naming no events
+
+        def handle_tx(batch: EventBatch, tx: Transaction) -> list[dict[str, object]]:
+            return handle(batch)
+
+        processor.on_batch(handle_tx if takes_tx else handle)
+        async with processor:
+            await until(lambda: results.checkpoint == 0)
+            bodies(scene, "follower", key="k")
+            bodies(scene, "ok", "bad", "ok")
+            await until(lambda: results.checkpoint == 4)
+
+        assert (results.ids, results.dead_letters) == ([2, 4], [(0, "sink"), (1, "quarantine"), (3, "sink")])
+
+    @virtual
     async def test_a_key_is_free_again_when_none_of_it_waits(self, results: Results) -> None:
         scene = Scene()
         bodies(scene, "bad", key="y")

@@ -77,13 +77,12 @@ class DeliveryAttempt:
     handled: list[EventBatch] = field(default_factory=list)
 
     def again(self, failed: HandlerFailed | None = None, *, split: Iterable[EventBatch] = ()) -> DeliveryAttempt:
-        """The same batch once more: without the events that failed, and with those parts in halves."""
-        firsts = {part.first_sequence for part in split}
-        parts = [
-            half
-            for part in [*self.handled, *self.parts]
-            for half in (halves(part) if part.first_sequence in firsts else [part])
-        ]
+        """The same batch once more: without the events that failed, and with the parts of those events in halves."""
+        firsts = [events.first_sequence for events in split]  # a part may have begun with others, which had failed
+        parts: list[EventBatch] = []
+        for part in [*self.handled, *self.parts]:
+            is_split = any(part.first_sequence <= first <= part.last_sequence for first in firsts)
+            parts += halves(part) if is_split and len(part) > 1 else [part]
         return DeliveryAttempt(parts, failed, dead_letters=dict(self.dead_letters))
 
     def continued(self, stop: Stop) -> DeliveryAttempt:
