@@ -373,6 +373,32 @@ class TestTransaction:
         assert results.execute("SELECT id FROM sums") == [(0,), (1,), (3,)]
 
     @virtual
+    async def test_so_does_an_event_whose_handler_caught_its_own_cancellation(self, results: Results) -> None:
+        results.execute("CREATE TABLE sums (id INTEGER)")
+        scene = Scene()
+        scene.append(3)
+        retry = RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1)
+        processor, _ = processor_of(scene, results, handler_retry=retry)
+        calls: list[int] = []
+
+        @processor.on_event
+        async def handle(event: Event, tx: AsyncTransaction) -> None:
+            calls.append(event.sequence_number)
+            await tx.execute("INSERT INTO sums (id) VALUES (?)", [event.sequence_number])
+            if event.sequence_number == 1 and calls.count(1) < 3:  # in the go, and in the first retry
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 2)
+
+        assert calls == [0, 1, 1, 1, 2]
+        assert results.execute("SELECT id FROM sums") == [(0,), (1,), (2,)]
+
+    @virtual
     async def test_a_statement_that_the_database_cannot_run_blames_no_event(self, results: Results) -> None:
         scene = Scene()
         scene.append(4)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from hubline.model.events import Event, EventBatch
 from hubline.processor.context import HandlerContext
-from hubline.processor.handlers.handler import Handler
+from hubline.processor.handlers.handler import Handler, cancelled_itself
 from hubline.processor.handlers.thread import PartitionThread
 from hubline.processor.handlers.time_limit import ran_too_long
 from hubline.processor.handlers.transaction import AsyncTransaction, not_awaited, savepoint
@@ -101,6 +101,9 @@ def _async_in_savepoint(
                 raise
             if (left := own.end()) is not None:
                 raise not_awaited(left)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # it caught that; what it did can still be undone here
+                raise cancelled_itself()
         return returned
 
     return call_in_savepoint

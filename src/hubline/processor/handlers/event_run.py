@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from hubline.model.events import Event
+from hubline.processor.handlers.handler import cancelled_itself
 from hubline.processor.handlers.returned import require_no_rows
 from hubline.processor.handlers.time_limit import TimeLimit
 
@@ -115,7 +116,7 @@ class EventRun:
                 if is_cancelled():  # or this go is cancelled, and the event counts for nothing
                     if limit.has_expired:
                         return
-                    raise RuntimeError("the handler cancelled itself")
+                    raise cancelled_itself()
                 if returned is None and not keeps_all:
                     self.done += 1
                 else:

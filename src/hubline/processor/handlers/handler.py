@@ -107,7 +107,7 @@ async def awaited(running: Awaitable[Any]) -> object:
         await asyncio.gather(task, return_exceptions=True)
         raise
     if task.cancelled():
-        raise RuntimeError("the handler cancelled itself")
+        raise cancelled_itself()
     error = task.exception()
     if error is None:
         return task.result()
@@ -115,6 +115,11 @@ async def awaited(running: Awaitable[Any]) -> object:
         raise _failure(error)
     finally:
         del task, error  # its traceback leads here: a cycle would keep the events until the next garbage collection
+
+
+def cancelled_itself() -> RuntimeError:
+    """What a handler fails with whose task was cancelled, by none of hubline's, also if it caught that."""
+    return RuntimeError("the handler cancelled itself")
 
 
 def _failure(error: BaseException) -> BaseException:
