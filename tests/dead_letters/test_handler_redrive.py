@@ -179,6 +179,43 @@ def test_handler_that_fails_again_is_retried_and_its_dead_letter_stays(scene: Sc
     assert "in handle" in left.traceback
 
 
+def test_attempts_count_on_where_an_event_succeeds_in_between(scene: Scene) -> None:
+    """A retry undoes what the handler wrote by its tx for the events before it, and they are handled once more."""
+    scene.keep(*scene.dead_letters(1, 2, 3))
+    processor = scene.processor()
+    tries: list[int] = []
+
+    @processor.on_event
+    def handle(event: Event, tx: Transaction) -> None:
+        tries.append(event.sequence_number)
+        tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, 'x')")
+        is_every_second = event.sequence_number == 1 and tries.count(1) % 2 == 0
+        if (is_every_second or event.sequence_number == 2) and len(tries) < 50:
+            raise ValueError("busy")
+
+    assert outcomes(scene.redrive(processor)) == {"0/1": "redriven", "0/2": "failed", "0/3": "redriven"}
+    assert tries == [1, 2, 1, 1, 2, 3]
+    assert scene.rows() == [(1, "x"), (3, "x")]
+
+
+def test_plain_handler_around_an_async_one_redrives_by_its_tx(scene: Scene) -> None:
+    scene.keep(*scene.dead_letters(1, 2, 3))
+    processor = scene.processor()
+    tries: list[int] = []
+
+    async def write(event: Event, tx: Transaction) -> None:
+        tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, 'x')")
+
+    @processor.on_event
+    def handle(event: Event, tx: Transaction) -> Any:
+        tries.append(event.sequence_number)
+        return write(event, tx) if len(tries) < 50 else None
+
+    assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
+    assert tries == [1, 2, 3]
+    assert scene.rows() == [(1, "x"), (2, "x"), (3, "x")]
+
+
 @pytest.mark.parametrize("takes_tx", [True, False])
 def test_others_may_write_while_a_retry_waits(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, takes_tx: bool) -> None:
     """On SQLite, an open transaction keeps all of them out: the renewals of a processor that runs, too."""

@@ -354,6 +354,23 @@ class TestTransaction:
         assert (results.ids, results.dead_letters) == ([1, 2, 3, 5], [(0, "handler"), (4, "handler")])
 
     @virtual
+    async def test_events_of_a_plain_handler_around_an_async_one_share_a_transaction(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(3)
+        processor, _ = processor_of(scene, results)
+        checkpoints: list[int | None] = []
+
+        async def write(event: Event, tx: Transaction) -> None:
+            checkpoints.append(results.checkpoint)
+            tx.execute("INSERT INTO results (id) VALUES (?)", [event.sequence_number])
+
+        processor.on_event(lambda event, tx: write(event, tx))  # noqa: PLW0108 (a plain function)
+        async with processor:
+            await until(lambda: results.checkpoint == 2)
+
+        assert (results.ids, checkpoints) == ([0, 1, 2], [None] * 3)
+
+    @virtual
     async def test_a_refused_event_takes_its_own_sql_with_it(self, results: Results) -> None:
         results.execute("CREATE TABLE sums (id INTEGER)")
         scene = Scene()

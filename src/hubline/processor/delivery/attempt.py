@@ -62,8 +62,10 @@ class DeliveryAttempt:
 
     Attributes:
         parts: What is to be handled.
-        failed: How the first of it failed before, if this is a retry.
+        failed: What failed before, if this is a retry.
         is_half: It is half of a batch that failed.
+        tried: How often what failed was tried, by its first and last event, also if it succeeded since: so the tries
+            come to an end where all is done once more for each.
         dead_letters: The events that are known to fail.
         outputs: What handlers returned.
         handled: What they returned it for, before this try.
@@ -75,6 +77,18 @@ class DeliveryAttempt:
     dead_letters: dict[int, DeadLetter] = field(default_factory=dict)
     outputs: list[HandlerOutput] = field(default_factory=list)
     handled: list[EventBatch] = field(default_factory=list)
+    tried: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.failed is not None:
+            ends = self.failed.first_sequence, self.failed.last_sequence
+            self.tried = {**self.tried, ends: self.failed.attempts}
+
+    def number_of(self, part: EventBatch) -> int:
+        """The number of the next attempt at these events."""
+        if self.is_half and self.failed is not None:
+            return self.failed.attempts + 1
+        return self.tried.get((part.first_sequence, part.last_sequence), 0) + 1
 
     def again(self, failed: HandlerFailed | None = None, *, split: Iterable[EventBatch] = ()) -> DeliveryAttempt:
         """The same batch once more: without the events that failed, and with the parts of those events in halves."""
@@ -83,14 +97,18 @@ class DeliveryAttempt:
         for part in [*self.handled, *self.parts]:
             is_split = any(part.first_sequence <= first <= part.last_sequence for first in firsts)
             parts += halves(part) if is_split and len(part) > 1 else [part]
-        return DeliveryAttempt(parts, failed, dead_letters=dict(self.dead_letters))
+        return DeliveryAttempt(parts, failed, dead_letters=dict(self.dead_letters), tried=self.tried)
 
     def continued(self, stop: Stop) -> DeliveryAttempt:
         """Only what is left, and what came of the rest."""
         parts = [left for part in self.parts if len(left := part.slice(stop.count_before(part)))]
-        handled = [*self.handled, *self._before(stop)]
         return DeliveryAttempt(
-            parts, stop.failed, dead_letters=self.dead_letters, outputs=self.outputs, handled=handled
+            parts,
+            stop.failed,
+            dead_letters=self.dead_letters,
+            outputs=self.outputs,
+            handled=[*self.handled, *self._before(stop)],
+            tried=self.tried,
         )
 
     def until(self, stop: Stop) -> DeliveryAttempt:

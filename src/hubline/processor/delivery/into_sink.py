@@ -270,7 +270,7 @@ class DeliveryIntoSink:
         events, until = list(part), self._until()
         while events:
             run = EventRun(events, keeps_results=True)
-            failed = await self._call_events(run, attempt.failed, tx, until)
+            failed = await self._call_events(run, attempt.tried, tx, until)
             attempt.outputs += [
                 HandlerOutput(event.sequence_number, rows)
                 for event, rows in zip(events, run.results or (), strict=False)
@@ -287,15 +287,17 @@ class DeliveryIntoSink:
         return None
 
     async def _call_events(
-        self, run: EventRun, tried: HandlerFailed | None, tx: Transaction | None, until: Callable[[], bool]
+        self, run: EventRun, tried: Mapping[tuple[int, int], int], tx: Transaction | None, until: Callable[[], bool]
     ) -> HandlerFailed | None:
-        """Calls the handler for the run's events until one fails; the attempts at one that has failed count on."""
-        sequences = [] if tried is None else [event.sequence_number for event in run.events]
-        if tried is not None and tried.first_sequence in sequences:
-            run.end = sequences.index(tried.first_sequence)
+        """Calls the handler for the run's events until one fails; the attempts at those that have failed count on."""
+        sequences = [event.sequence_number for event in run.events] if tried else []
+        again = [place for place, sequence in enumerate(sequences) if (sequence, sequence) in tried]
+        for place in again:
+            run.end = place
             if (failed := await self._caller.go(run, tx, until=until)) is not None or run.done < run.end:
                 return failed
-            returned, failed = await self._caller.attempt(run.next, tried.attempts + 1, tx)
+            number = tried[sequences[place], sequences[place]] + 1
+            returned, failed = await self._caller.attempt(run.next, number, tx)
             if failed is not None:
                 return failed
             run.end = len(run.events)
@@ -322,11 +324,7 @@ class DeliveryIntoSink:
     async def _handle_batch(
         self, part: EventBatch, attempt: DeliveryAttempt, _: dict[str, int], tx: Transaction | None
     ) -> Stop | None:
-        tried, number = attempt.failed, 1
-        ends = part.first_sequence, part.last_sequence
-        if tried is not None and (attempt.is_half or ends == (tried.first_sequence, tried.last_sequence)):
-            number = tried.attempts + 1
-        rows, failed = await self._caller.attempt(part, number, tx)
+        rows, failed = await self._caller.attempt(part, attempt.number_of(part), tx)
         if failed is None:
             attempt.outputs.append(HandlerOutput(part.first_sequence, rows, part))
             return None

@@ -154,9 +154,11 @@ class HandlerCaller:
                     await awaited(run.go_async(call, may_go=may_go, timeout_seconds=limit))
                 else:
                     go = functools.partial(run.go, self._bound(tx), may_go=may_go, clock=loop.time)
-                    running = await self.thread.call(functools.partial(called, go), name=self.name)
-                    if running is not None:
+                    while (
+                        running := await self.thread.call(functools.partial(called, go), name=self.name)
+                    ) is not None:
                         run.add(await awaited(running))
+                        run.begun_at = loop.time()
             except Exception as error:  # noqa: BLE001 - a failure is a result
                 return self._failed(run.next, 1, error)
         return None
