@@ -696,6 +696,30 @@ class TestDeadLetters:
         assert (results.ids, results.dead_letters) == ([0, 1, 2, 3, 5, 6, 7], [(4, "sink")])
 
     @virtual
+    async def test_on_dead_letter_comes_after_the_commit_alone(self, results: Results) -> None:
+        """What is found while refused rows are traced is undone with the rest, and found once more."""
+        scene = Scene()
+        bodies(scene, "a", "b", "bad", "d")
+        processor, _ = processor_of(scene, results, max_wait_seconds=1)
+        seen: list[tuple[int, bool]] = []
+
+        @processor.on_dead_letter
+        def note(dead_letter: DeadLetter) -> None:
+            sequence = dead_letter.event.sequence_number
+            seen.append((sequence, (sequence, "sink") in results.dead_letters))
+
+        @processor.on_batch
+        def handle(batch: EventBatch, tx: Transaction) -> list[dict[str, object]]:
+            events = [(event.sequence_number, event.text()) for event in batch]
+            tx.insert([{"id": 9 + n, "note": "bad" if n == 1 else "", "sequenceNumber": n} for n, _ in events])
+            return [{"id": n, "note": text} for n, text in events]  # naming no events
+
+        async with processor:
+            await until(lambda: results.checkpoint == 3)
+
+        assert seen == [(1, True), (2, True)]
+
+    @virtual
     async def test_values_that_make_no_column_are_traced_too(self, results: Results) -> None:
         scene = Scene()
         scene.append(4)

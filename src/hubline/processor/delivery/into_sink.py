@@ -181,7 +181,7 @@ class DeliveryIntoSink:
         await self._caller.thread.undo(transaction.rollback)
         if self._policy.commits_parts and len(delivery.attempt.parts) > 1:  # of rows that name no events
             delivery.left[:0] = map(Part, halves(delivery.batch))
-            delivery.batch = delivery.batch.slice(0, 0)
+            delivery.batch, delivery.attempt = delivery.batch.slice(0, 0), DeliveryAttempt([])
         return not len(delivery.batch)
 
     def _end_at(self, stop: Stop, delivery: _Delivery, transaction: Transaction) -> bool:
