@@ -476,7 +476,7 @@ class TestCancellation:
         assert recorder.sequences == [0, 1]
 
     @virtual
-    @pytest.mark.parametrize("reaction", ["ends", "raises", "goes on"])
+    @pytest.mark.parametrize("reaction", ["ends", "raises", "goes on", "uncancels"])
     async def test_an_event_has_the_whole_time_limit_and_only_the_one_that_hangs_fails(self, reaction: str) -> None:
         scene = Scene()
         scene.append(8)
@@ -497,10 +497,14 @@ class TestCancellation:
                         raise ValueError("cancelled") from None
                     if reaction == "ends":
                         raise
+                    if reaction == "uncancels":
+                        task = asyncio.current_task()
+                        assert task is not None
+                        task.uncancel()
             handled.append(event.sequence_number)
 
         async with processor:
-            await until(lambda: len(handled) == (8 if reaction == "goes on" else 7) and dead_letters)
+            await until(lambda: len(handled) == (7 if reaction in ("ends", "raises") else 8) and dead_letters)
 
         (dead_letter,) = dead_letters
         assert (dead_letter.event.sequence_number, dead_letter.error_type) == (3, "TimeoutError")

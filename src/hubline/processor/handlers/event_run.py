@@ -113,9 +113,9 @@ class EventRun:
                         return
                     look_at = now + LOOK_SECONDS
                 returned = await call(event)
+                if limit.has_expired:  # it caught that, and may have called uncancel()
+                    return
                 if is_cancelled():  # or this go is cancelled, and the event counts for nothing
-                    if limit.has_expired:
-                        return
                     raise cancelled_itself()
                 if returned is None and not keeps_all:
                     self.done += 1
