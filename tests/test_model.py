@@ -99,6 +99,15 @@ def test_events_have_the_values_of_their_columns(maps: Sequence[Any], part: slic
         assert (event.partition_key, event.properties) == (row["partitionKey"], dict(row["properties"] or ()))
 
 
+def test_entries_under_a_null_map_are_none_of_the_events() -> None:
+    """Masking, as ``pc.if_else`` does it, leaves them in place."""
+    maps = batch_with(MAPS[1]).arrow.column("properties")
+    masked = pa.MapArray.from_arrays(maps.offsets, maps.keys, maps.items, mask=pa.array([False, True, False]))
+    arrow = batch_with(MAPS[0]).arrow.set_column(6, EVENT_SCHEMA.field("properties"), masked)
+    found = [event.properties for event in hubline.EventBatch("3", arrow)]
+    assert found == [{"a": "1", "b": "2"}, {}, {"a": "5", "b": ""}]
+
+
 def test_an_event_of_a_batch_is_an_event_like_any_other() -> None:
     event = batch_with(MAPS[1])[1]
     alike = hubline.Event(b"body 1", "3", "@1", 8, datetime(1970, 1, 1, tzinfo=UTC), "key", {"a": "3", "b": "4"})

@@ -63,6 +63,15 @@ def dictionaries(maps: pa.MapArray) -> list[dict[str, str]]:
     """Maps of texts as dictionaries, an empty one for none. Names that repeat are the same objects."""
     if maps.null_count == len(maps):
         return [{} for _ in range(len(maps))]
+    found = _of_all(maps)
+    if maps.null_count:
+        for place in np.flatnonzero(maps.is_null()).tolist():
+            found[place] = {}  # Arrow may keep entries under what is null
+    return found
+
+
+def _of_all(maps: pa.MapArray) -> list[dict[str, str]]:
+    """Of those that are null, too: whatever is there."""
     offsets = maps.offsets.to_numpy()
     first, last = int(offsets[0]), int(offsets[-1])
     keys, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first).to_pylist()
