@@ -108,6 +108,19 @@ def test_entries_under_a_null_map_are_none_of_the_events() -> None:
     assert found == [{"a": "1", "b": "2"}, {}, {"a": "5", "b": ""}]
 
 
+@pytest.mark.parametrize("maps", MAPS[:2])
+def test_an_event_that_is_kept_keeps_no_other_bodies(maps: Sequence[Any]) -> None:
+    """Also where all columns are parts of one message, as the local hub stores them."""
+    before = pa.total_allocated_bytes()
+    arrow = batch_with(maps).arrow
+    arrow = arrow.set_column(0, EVENT_SCHEMA.field("body"), pa.array([b"x" * 1_000_000] * 3))
+    batch = hubline.EventBatch("3", pa.ipc.read_record_batch(arrow.serialize(), EVENT_SCHEMA))
+    event = batch[0]
+    del arrow, batch
+    assert pa.total_allocated_bytes() - before < 1_000_000
+    assert event.properties == dict(maps[0] or ())
+
+
 def test_an_event_of_a_batch_is_an_event_like_any_other() -> None:
     event = batch_with(MAPS[1])[1]
     alike = hubline.Event(b"body 1", "3", "@1", 8, datetime(1970, 1, 1, tzinfo=UTC), "key", {"a": "3", "b": "4"})

@@ -26,7 +26,8 @@ class EventColumns:
 
     def __init__(self, arrow: pa.RecordBatch) -> None:
         # Not the batch: an event that is kept must not keep the bodies of all others.
-        self._arrow: pa.RecordBatch = arrow.select(("offset", "enqueuedTime", "properties"))
+        few = arrow.select(("offset", "enqueuedTime", "properties"))
+        self._arrow: pa.RecordBatch = pa.concat_batches([few]) if _is_cut_out(few) else few
         self.offset: list[str] | None = None
         self.enqueued_time: list[datetime] | None = None
         self.properties: list[dict[str, str]] | None = None
@@ -36,6 +37,11 @@ class EventColumns:
         values: list[Any] = _MAKE[name](self._arrow)
         setattr(self, name, values)
         return values
+
+
+def _is_cut_out(arrow: pa.RecordBatch) -> bool:
+    """Whether it keeps more in memory than itself, such as the message that it was read from."""
+    return any(buffer is not None and buffer.parent is not None for each in arrow.columns for buffer in each.buffers())
 
 
 def _offsets(arrow: pa.RecordBatch) -> list[str]:
