@@ -167,7 +167,9 @@ def rows_after(page: str, title: str) -> list[str]:
 def test_log_events_of_a_processor_are_those_in_the_table() -> None:
     named = rows_after("docs/reference/processor.md", "## Log events\n")
     files = [
-        file for room in ("processor", "coordination", "hubs") for file in (ROOT / "src/hubline" / room).rglob("*.py")
+        file
+        for room in ("amqp", "processor", "coordination", "hubs")
+        for file in (ROOT / "src/hubline" / room).rglob("*.py")
     ]
     texts = [file.read_text() for file in (*files, ROOT / "src/hubline/credentials/entra_tokens.py")]
     logged = {name for text in texts for name in re.findall(r'\blog\.\w+\(\s*"([a-z_]+)[ "]', text)}
