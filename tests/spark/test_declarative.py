@@ -19,6 +19,7 @@ from tests.pipeline.files import new_hub, send
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/declarative"
 STORAGE = "/tmp/hubline-declarative"  # noqa: S108 - in the example; the test puts its own folder there
+LOOPBACK = "spark.connect.grpc.binding.address=127.0.0.1"
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -39,13 +40,14 @@ def test_pipeline_has_a_table_a_view_and_a_sink_of_hubs(tmp_path: Path) -> None:
     send(readings, [json.dumps({"device": f"d{n % 2}", "celsius": 17 + n}).encode() for n in range(10)])
     home = Path(pyspark.__file__).parent
     ran = subprocess.run(
-        [home / "bin/spark-pipelines", "run", "--conf", "spark.ui.enabled=false"],
+        [home / "bin/spark-pipelines", "run", "--conf", "spark.ui.enabled=false", "--conf", LOOPBACK],
         cwd=folder,
         env={
             **os.environ,
             "SPARK_HOME": str(home),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_TESTING": "1",  # a free port, not 15002 of every address
             "READINGS": readings.address,
             "WARM": warm.address,
         },
