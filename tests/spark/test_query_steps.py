@@ -83,6 +83,10 @@ LOSING: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "SQL with a list that is null": (sql("SELECT * FROM {rows} LATERAL VIEW explode(parts) t AS part"), "Generate"),
     "an aggregate": (lambda rows: rows.groupBy("device").count(), "Aggregate"),
     "an aggregate of a field": (lambda rows: rows.groupBy("partitionKey").agg(F.max("celsius")), "Aggregate"),
+    "an aggregate of what is computed of a field": (
+        lambda rows: rows.withColumn("f", F.col("celsius") * 2).groupBy("device").agg(F.max("f")),
+        "Aggregate",
+    ),
     "a window, whose time is null": (lambda rows: rows.groupBy(window()).count(), "Filter"),
     "an inner join": (lambda rows: rows.join(F.broadcast(devices(rows)), "device"), "Join"),
     "a list that is null": (lambda rows: rows.select("*", F.explode("parts")), "Generate"),
@@ -121,6 +125,12 @@ KEEPING: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a filter of null-safe values": where("NOT device <=> 'a'"),
     "a filter with a default": where("coalesce(celsius, 9) > 3"),
     "a filter after filling": lambda rows: rows.na.fill({"celsius": 9.0}).where("celsius > 3"),
+    "a filter by a column that says what is missing": lambda rows: rows.withColumn("bad", F.isnull("celsius")).where(
+        "bad OR celsius > 3"
+    ),
+    "a filter by what a join found none of": lambda rows: rows.join(
+        devices(rows).withColumn("limit", F.lit(3)), "device", "left"
+    ).where("limit IS NULL OR celsius > limit"),
     "a filter by cases": where("CASE WHEN celsius > 3 THEN false ELSE true END"),
     "a filter by a function that nobody knows": lambda rows: rows.where(F.udf(lambda x: x != 3, "boolean")("celsius")),
     "rows that are not all null": lambda rows: rows.na.drop("all"),
@@ -137,7 +147,7 @@ KEEPING: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a list that may be null": lambda rows: rows.select("*", F.explode_outer("parts")),
     "a list of its own": lambda rows: rows.select("*", F.explode(F.array("device", "partitionKey"))),
     "columns, a watermark, a repartition": lambda rows: late("at")(rows.withColumn("x", F.lit(1))).repartition(2),
-    "odd brackets": lambda rows: rows.withColumn("x", F.lit(":-)")).where("partitionKey = 'a'"),
+    "a text that cannot be read": lambda rows: rows.withColumn("x", F.lit(":-)")).where("celsius > 3"),
     "both branches": lambda rows: rows.where("_error IS NULL").unionByName(rows.where("_error IS NOT NULL")),
     "counted with their errors": lambda rows: rows.groupBy("_error").count(),
 }
@@ -180,6 +190,7 @@ def states(events: DataFrame, keys: list[str | Column]) -> DataFrame:
             lambda events: events.withColumn("partition", F.col("partitionKey")).groupBy("partition").count(),
             "Aggregate",
         ),
+        (lambda events: events.withColumn("x", F.lit(":-)")).groupBy("partition").count(), None),
         (lambda events: events.agg(F.max("partition")), "Aggregate"),
         (sql("WITH q AS (SELECT * FROM {rows}) SELECT partitionKey, count(*) FROM q GROUP BY 1"), "Aggregate"),
         (sql("WITH q AS (SELECT * FROM {rows}) SELECT partition, count(*) FROM q GROUP BY 1"), None),

@@ -29,8 +29,9 @@ def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = 
     """Parse JSON bodies into columns, and say in the column `_error` why a body could not be parsed.
 
     In a pipeline, rows with an `_error` become dead letters, so keep them and the column to the end of the stage. The
-    fields of such rows are null: `where("_error IS NOT NULL OR status = 'paid'")` keeps them. A stage whose query would
-    drop them is refused, unless a step before that looks at `_error`, as `where("_error IS NULL")` does.
+    fields of such rows are null: `where("_error IS NOT NULL OR status = 'paid'")` keeps them. A stage whose filter,
+    join or aggregate by these fields would drop them is refused, unless it names `_error`, or a step before it does, as
+    `where("_error IS NULL")`, or the column was dropped.
 
     A body that is not one JSON object, is not UTF-8, or has a value of another type is an error of its event. The query
     never stops for it.

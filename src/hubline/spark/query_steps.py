@@ -83,10 +83,12 @@ class _Rows:
     """`_error`, also under other names. There are none where no row failed, or where it has been decided."""
     seen: frozenset[str] = frozenset()
     """What is computed of `errors`."""
+    computed: frozenset[str] = frozenset()
+    """What is computed of `fields`: it can be anything where they are null."""
 
     def decided(self) -> _Rows:
         """The same, when the user has said what happens to rows that failed."""
-        return replace(self, fields=frozenset(), errors=frozenset(), seen=frozenset())
+        return replace(self, fields=frozenset(), errors=frozenset(), seen=frozenset(), computed=frozenset())
 
     def of(self, columns: Iterable[str]) -> _Rows:
         """With these columns alone."""
@@ -97,6 +99,7 @@ class _Rows:
             fields=self.fields & kept,
             errors=self.errors & kept,
             seen=self.seen & kept,
+            computed=self.computed & kept,
         )
         return rows if rows.errors else rows.decided()
 
@@ -129,6 +132,7 @@ def _together(inputs: Sequence[_Rows]) -> _Rows:
         fields=frozenset().union(*(rows.fields for rows in inputs)),
         errors=frozenset().union(*(rows.errors for rows in inputs)),
         seen=frozenset().union(*(rows.seen for rows in inputs)),
+        computed=frozenset().union(*(rows.computed for rows in inputs)),
     )
 
 
@@ -168,13 +172,13 @@ def _loses(step: Step, rows: _Rows, inputs: Sequence[_Rows]) -> bool:
             columns = _NUMBER.findall(at_least["columns"])
             return sum(each not in rows.fields for each in columns) < int(at_least["least"])
         case "Filter":
-            return _needs(step, rows.fields)
+            return _needs(step, rows, rows.fields)
         case "Join":
             kept = _KEPT_SIDES.get(_join_type(step), ())
             lost = [side.fields for place, side in enumerate(inputs) if place not in kept]
-            return any(_needs(step, fields) for fields in lost)
+            return any(_needs(step, rows, fields) for fields in lost)
         case "Generate":
-            return _WITHOUT_EMPTY.search(step.text) is not None and _needs(step, rows.fields)
+            return _WITHOUT_EMPTY.search(step.text) is not None and _needs(step, rows, rows.fields)
         case "Aggregate":
             return not _numbers(step.text).isdisjoint(rows.fields)
         case kind if kind in _DEDUPLICATING:
@@ -183,13 +187,19 @@ def _loses(step: Step, rows: _Rows, inputs: Sequence[_Rows]) -> bool:
     return False
 
 
-def _needs(step: Step, fields: frozenset[str]) -> bool:
-    """Whether a condition cannot be true where these columns are null."""
+def _needs(step: Step, rows: _Rows, fields: frozenset[str]) -> bool:
+    """Whether a condition cannot be true where these fields are null, as far as that can be judged."""
     condition = step.text.partition("\n")[0]  # not what a subquery names
-    if _numbers(condition).isdisjoint(fields) or _MAY_KEEP_NULL.search(step.text):
+    if (
+        _numbers(condition).isdisjoint(fields)
+        or _numbers(step.text) & rows.computed
+        or _MAY_KEEP_NULL.search(step.text)
+    ):
         return False
-    calls = ((call[1].lower(), _bracketed(step.text, call.end())) for call in _CALL.finditer(step.text))
-    return all(name in _NULL_OF_NULL or _numbers(arguments).isdisjoint(fields) for name, arguments in calls)
+    # Where one of several conditions is enough, one of another column can be, such as one that a join left null.
+    is_enough = " OR " in step.text or "NOT (" in step.text
+    calls = ((call[1].lower(), _numbers(_bracketed(step.text, call.end()))) for call in _CALL.finditer(step.text))
+    return all(name in _NULL_OF_NULL or not (used if is_enough else used & fields) for name, used in calls)
 
 
 def _join_type(step: Step) -> str:
@@ -198,37 +208,35 @@ def _join_type(step: Step) -> str:
 
 
 def _projected(step: Step, rows: _Rows) -> _Rows:
-    """The columns that a projection makes, under their new numbers."""
-    partitions, fields, errors, seen = set(rows.partitions), set(rows.fields), set(rows.errors), set(rows.seen)
-    columns = set()
-    for item in _outputs(step):
-        if (match := _MADE.search(item)) is None:
-            continue
-        made, used = match["made"], _numbers(item[: match.start()])
-        renamed = _RENAMED.match(item)
-        number = renamed["number"] if renamed else None
-        columns.add(made)
-        is_error = item[: match.start()].endswith(f" AS {ERROR_COLUMN}")
-        if _PARSED.match(item) or number in rows.fields:
-            fields.add(made)
-        if number in rows.errors or (is_error and (_is_parsing(step) or used & rows.errors)):
-            errors.add(made)
-        elif used & (rows.errors | rows.seen):
-            seen.add(made)
-        if number in rows.partitions:
-            partitions.add(made)
-    after = replace(
-        rows,
-        partitions=frozenset(partitions),
-        fields=frozenset(fields),
-        errors=frozenset(errors),
-        seen=frozenset(seen),
-    )
-    return after.of(columns)
+    """The columns that a projection gives, under their new numbers."""
+    if not (items := _outputs(step)):
+        return _Rows(losing=rows.losing, mixing=rows.mixing)
+    columns = []
+    is_parsing = _PARSED.search(step.text) is not None
+    for item in items:
+        if match := _MADE.search(item):
+            columns.append(match["made"])
+            value = item[: match.start()]
+            if is_parsing and value.endswith(f" AS {ERROR_COLUMN}"):
+                rows = replace(rows, errors=rows.errors | {match["made"]})
+            elif "#" in value:
+                rows = _with_column(rows, match["made"], value)
+    return rows.of(columns)
 
 
-def _is_parsing(step: Step) -> bool:
-    return _PARSED.search(step.text) is not None
+def _with_column(rows: _Rows, made: str, value: str) -> _Rows:
+    """With a column that is made of others: `value` ends with its name."""
+    used, renamed = _numbers(value), _RENAMED.match(value)
+    number = renamed["number"] if renamed else None
+    if number in rows.partitions:
+        return replace(rows, partitions=rows.partitions | {made})
+    if number in rows.errors or (value.endswith(f" AS {ERROR_COLUMN}") and used & rows.errors):
+        return replace(rows, errors=rows.errors | {made})
+    if number in rows.fields or _PARSED.match(value):
+        return replace(rows, fields=rows.fields | {made})
+    if used & (rows.errors | rows.seen):
+        return replace(rows, seen=rows.seen | {made})
+    return replace(rows, computed=rows.computed | {made}) if used & (rows.fields | rows.computed) else rows
 
 
 # State -------------------------------------------------------------------------------------------------------------
