@@ -194,6 +194,13 @@ def states(events: DataFrame, keys: list[str | Column]) -> DataFrame:
         (lambda events: events.agg(F.max("partition")), "Aggregate"),
         (sql("WITH q AS (SELECT * FROM {rows}) SELECT partitionKey, count(*) FROM q GROUP BY 1"), "Aggregate"),
         (sql("WITH q AS (SELECT * FROM {rows}) SELECT partition, count(*) FROM q GROUP BY 1"), None),
+        (
+            sql(
+                "WITH q AS (SELECT * FROM {rows}) SELECT a.partition, count(*) FROM q a GROUP BY 1 "
+                "UNION ALL SELECT b.partition, count(*) FROM q b GROUP BY 1"
+            ),
+            None,
+        ),
         (lambda events: states(events, ["partition"]), None),
         (lambda events: states(events, ["partitionKey"]), "FlatMapGroupsInPandasWithState"),
         (lambda events: events.groupBy("partitionKey").count(), "Aggregate"),
