@@ -13,6 +13,7 @@ from hubline.spark import parse_json
 from hubline.spark.query_plan import QueryPlan
 from hubline.spark.query_steps import losing_step, state_over_partitions
 from hubline.spark.schema import SOURCE_SCHEMA
+from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double, parts array<string>, at timestamp"
 
@@ -42,7 +43,9 @@ def sql(text: str) -> Callable[[DataFrame], DataFrame]:
 def view(text: str) -> Callable[[DataFrame], DataFrame]:
     def query(rows: DataFrame) -> DataFrame:
         rows.createOrReplaceTempView("steps_rows")
-        return rows.sparkSession.sql(text)
+        found = rows.sparkSession.sql(text)
+        rows.sparkSession.catalog.dropTempView("steps_rows")
+        return found
 
     return query
 
@@ -226,3 +229,12 @@ def test_state_of_several_partitions_is_found(
     events: DataFrame, query: Callable[[DataFrame], DataFrame], kind: str | None
 ) -> None:
     assert state_over_partitions(QueryPlan.of(query(events)).root) == kind
+
+
+def test_events_of_a_hub_are_followed_in_the_same_way(spark: SparkSession, tmp_path: Path) -> None:
+    hub = TestHub.local(tmp_path, "events", partitions=1)
+    events = spark.readStream.format("eventhubs").option("hub", hub.address).load()
+    plans = [QueryPlan.of(events.groupBy(key).count()).root for key in ("partition", "partitionKey")]
+    assert [state_over_partitions(plan) for plan in plans] == [None, "Aggregate"]
+    plans = [QueryPlan.of(parse_json(events, FIELDS).where(f"{key} > 3")).root for key in ("offset", "celsius")]
+    assert [losing_step(plan) for plan in plans] == [None, "Filter"]
