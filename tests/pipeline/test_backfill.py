@@ -17,6 +17,7 @@ from hubline.cli.app import main
 from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid, StageFailed
 from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
 from hubline.pipeline.backfill import Backfill, pinned_ends
 from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.plan import PlannedStage
@@ -84,9 +85,9 @@ def rows(table: str) -> list[int]:
     return found
 
 
-def ends_of(plan: CheckedPlan) -> dict[str, int]:
+def ends_of(plan: CheckedPlan, notes: list[str] | None = None) -> dict[str, int]:
     (stage,) = plan.plan.stages
-    return pinned_ends(stage, stage.sources[0])
+    return pinned_ends(stage, stage.sources[0], note=([] if notes is None else notes).append)
 
 
 def test_a_failed_backfill_goes_on_to_the_end_it_had_and_the_stage_goes_on_from_there(
@@ -128,7 +129,7 @@ class TestTheEnd:
 
     @pytest.mark.parametrize(
         ("position", "end"),
-        [("sequence:3", 3), ("sequence:3:inclusive", 4), ("sequence:99", 5), ("earliest", 0), ("time:-1h", 0)],
+        [("sequence:3", 3), ("sequence:3:inclusive", 4), ("sequence:99", 5), ("time:-1h", 0)],
     )
     def test_it_is_before_a_position(self, raw: TestHub, file: Path, position: str, end: int) -> None:
         send(raw, readings(5), partition="0")
@@ -150,26 +151,63 @@ class TestTheEnd:
             ends_of(checked(file, replace(BACKFILL, group="other.end")))
 
     def test_a_table_with_rows_is_refused(self, raw: TestHub, file: Path, tmp_path: Path) -> None:
+        send(raw, readings(5), partition="0")
         connection = sqlite3.connect(tmp_path / "readings.db")
         connection.execute("CREATE TABLE readings_v2 (id integer)")
         connection.commit()
-        assert ends_of(checked(file)) == {"0": 0, "1": 0}
+        assert ends_of(checked(file)) == {"0": 5, "1": 0}
         connection.execute("INSERT INTO readings_v2 VALUES (1)")
         connection.commit()
         connection.close()
-        assert ends_of(checked(file)) == {"0": 0, "1": 0}  # the backfill's own rows
+        assert ends_of(checked(file)) == {"0": 5, "1": 0}  # the backfill's own rows
         with pytest.raises(ConfigError, match=r"has rows already.*--set datasets\.readings\.table=NAME"):
             ends_of(checked(file, replace(BACKFILL, group="other")))
 
+    def test_a_later_start_into_another_table_is_refused(self, raw: TestHub, file: Path) -> None:
+        send(raw, readings(5), partition="0")
+        ends_of(checked(file))
+        with pytest.raises(
+            ConfigError, match=r"latest into table readings_v2 in .*, and not .* into table readings in"
+        ):
+            ends_of(check_file(file, backfill=BACKFILL))
+        assert ends_of(checked(file)) == {"0": 5, "1": 0}
+
+    @pytest.mark.parametrize("given", [{"starting_position": "sequence:1"}, {"ending_position": "sequence:2"}])
+    def test_a_later_start_with_other_positions_is_refused(
+        self, raw: TestHub, file: Path, given: dict[str, str]
+    ) -> None:
+        send(raw, readings(5), partition="0")
+        ends_of(checked(file))
+        with pytest.raises(ConfigError, match=r"was started from earliest to before latest into .*--group"):
+            ends_of(checked(file, replace(BACKFILL, **given)))
+
+    def test_a_range_of_which_nothing_is_left_is_noted(self, raw: TestHub, file: Path) -> None:
+        send(raw, readings(5), partition="0")
+        notes: list[str] = []
+        ends_of(checked(file), notes)
+        move("store-backfill", raw, "0", 3)
+        ends_of(checked(file), notes)
+        assert notes == []
+        move("store-backfill", raw, "0", 4)
+        ends_of(checked(file), notes)
+        assert notes == [
+            "all events of the range of group store-backfill are processed. For another range, choose another --group"
+        ]
+
 
 def forget(group: str, hub: TestHub, partition: str) -> None:
-    async def forgotten() -> None:
+    move(group, hub, partition, None)
+
+
+def move(group: str, hub: TestHub, partition: str, sequence: int | None) -> None:
+    async def moved() -> None:
         store, opened = open_store("sqlite:///readings.db"), open_hub(hub.address)
-        await store.reset_checkpoint(GroupKey(opened.namespace, opened.name, group).partition(partition), None)
+        key = GroupKey(opened.namespace, opened.name, group).partition(partition)
+        await store.reset_checkpoint(key, None if sequence is None else Checkpoint(key, str(sequence), sequence))
         await store.close()
         await opened.close()
 
-    asyncio.run(forgotten())
+    asyncio.run(moved())
 
 
 class TestThePlan:
@@ -203,6 +241,12 @@ class TestThePlan:
             ({"stage": "stor"}, "there is no stage 'stor'. Did you mean store?"),
             ({"starting_position": "yesterday"}, "yesterday"),
             ({"ending_position": "yesterday"}, "yesterday"),
+            ({"starting_position": "sequence:9", "ending_position": "sequence:2"}, "'sequence:2' has no events"),
+            ({"starting_position": "sequence:2", "ending_position": "sequence:3"}, "after the starting position"),
+            ({"starting_position": "time:-1h", "ending_position": "time:-2h"}, "has no events"),
+            ({"starting_position": "latest"}, "has no events"),
+            ({"ending_position": "earliest"}, "has no events"),
+            ({"group": "store"}, "is that of stage store itself"),
             ({"group": "a b"}, "consumer group"),
             ({"group": "x" * 47}, "51 characters"),
         ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.errors import ConfigError, PipelineInvalid, Problem
-from hubline.pipeline.backfill import Backfill, for_backfill, with_end
+from hubline.pipeline.backfill import Backfill, for_backfill, require_other_group, with_end
 from hubline.pipeline.config import read_config
 from hubline.pipeline.definition import Pipeline
 from hubline.pipeline.environment_checks import check_environment
@@ -70,7 +70,11 @@ def check_pipeline(
     read, problems = read_config(path, overrides, pipeline=pipeline.name)
     stages = [backfill.stage] if backfill else stages
     _require_known(stages, [stage.name for stage in pipeline.stages])
-    plan, found = build_plan(pipeline, for_backfill(read, backfill) if backfill else read)
+    plan, found = build_plan(pipeline, read)
+    if backfill:
+        for stage in _chosen(plan, stages).stages:
+            require_other_group(backfill, stage.options.consumer_group)
+        plan, found = build_plan(pipeline, for_backfill(read, backfill))
     problems += found
     plan = _chosen(plan, stages)
     if backfill:

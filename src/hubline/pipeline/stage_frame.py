@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +46,8 @@ class Reading:
     owner_id: str | None
     is_once: bool
     tables: Mapping[str, Sequence[Column]]
+    note: Callable[[str], None]
+    """Takes a line for the people who watch the run."""
 
 
 def build_frame(spark: SparkSession, query: PlannedQuery, reading: Reading) -> DataFrame:
@@ -94,7 +96,7 @@ def _events(spark: SparkSession, query: PlannedQuery, source: HubDataset, readin
     if stage.options.lookback is not None:
         options["lookback"] = stage.options.lookback
     if stage.ending_position is not None:
-        options[ENDS_OPTION] = json.dumps(pinned_ends(stage, source))
+        options[ENDS_OPTION] = json.dumps(pinned_ends(stage, source, note=reading.note))
     match stage.options.checkpoint:
         case "every_batch":
             options |= _sharing(query, reading)

@@ -139,7 +139,7 @@ class StageRun:
 
     def build(self, reading: Reading) -> None:
         """Analyses its query. Raises PipelineInvalid with all that is wrong with it."""
-        self._note("checking its columns")
+        self.note("checking its columns")
         problem = None
         try:
             self._frame = build_frame(self._context.spark, self.planned, reading)
@@ -202,7 +202,7 @@ class StageRun:
         self._started_at = time.monotonic()
         self.query = writing.start()
         self.state = State.RUNNING
-        self._note("started")
+        self.note("started")
 
     @property
     def _query_name(self) -> str:
@@ -216,7 +216,7 @@ class StageRun:
     def poll(self) -> None:
         """Notices that its query has ended, or has nothing left to do."""
         for text in self.gate.take_notes():
-            self._note(text)
+            self.note(text)
         if self.state is not State.RUNNING or self.query is None:
             return
         if self.query.isActive:
@@ -226,7 +226,7 @@ class StageRun:
         self.take_progress()
         if (error := self.query.exception()) is None:
             self.state = State.DONE if self._context.is_once else State.STOPPED
-            self._note(self.state)
+            self.note(self.state)
         else:
             self._fail(error)
 
@@ -239,7 +239,7 @@ class StageRun:
         if self._rest.is_reached:
             self._end_query(query, is_cut=False)
             self.state = State.DONE
-            self._note(self.state)
+            self.note(self.state)
 
     def take_progress(self) -> None:
         """Adds up what its query reports."""
@@ -250,7 +250,7 @@ class StageRun:
         if self._tally.add(progress_newest_first(self.query), time.monotonic()):
             self.failures, self.error = 0, ""
         for loss in self._tally.take_unreported_losses():
-            self._note(f"data loss: {loss}")
+            self.note(f"data loss: {loss}")
 
     def _fail(self, error: Exception, *, is_final: bool = False) -> None:
         self.failures += 1
@@ -263,11 +263,11 @@ class StageRun:
             is_final = True
         if is_final or self.failures > self._context.plan.run.max_restarts:
             self.state = State.FAILED
-            self._note(f"failed for good, after {counted(self._restarts, 'restart')}: {self.error}")
+            self.note(f"failed for good, after {counted(self._restarts, 'restart')}: {self.error}")
             return
         delay = BACKOFF.delay(self.failures, self._context.rng)
         self.state, self._restart_at = State.RESTARTING, time.monotonic() + delay
-        self._note(f"failed, starts again in {delay:.1f} s: {self.error}")
+        self.note(f"failed, starts again in {delay:.1f} s: {self.error}")
 
     # Stopping
 
@@ -276,7 +276,7 @@ class StageRun:
         assert self.query is not None  # noqa: S101 - only those that have one are stopped
         self._end_query(self.query, is_cut=is_cut)
         self.state = State.STOPPED
-        self._note(f"stopped{': its batch was cut short, and the next run repeats it' if is_cut else ''}")
+        self.note(f"stopped{': its batch was cut short, and the next run repeats it' if is_cut else ''}")
 
     def _end_query(self, query: StreamingQuery, *, is_cut: bool) -> None:
         self.take_progress()
@@ -287,7 +287,8 @@ class StageRun:
         except SPARK_ERRORS as error:
             log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Shows a line about it to the people who watch the run."""
         self._context.view.note(f"{self.name}: {text}")
 
     def _problem(self, error: AnalysisException) -> Problem:
