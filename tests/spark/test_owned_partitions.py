@@ -767,3 +767,19 @@ async def test_a_run_that_ends_by_itself_leaves_one_that_lives_what_it_owns() ->
     assert await one.owned() == []
     await one.stop()
     await living.stop()
+
+
+@pytest.mark.parametrize("failing", ["fence", "list_ownership"])
+@virtual
+async def test_a_run_that_ends_by_itself_fails_if_it_does_not_get_its_share(failing: str) -> None:
+    hub, store = filled(10, 10), FaultyStore(new_store())
+    store.failing[failing] = StoreUnavailable("the store is down")
+    one = await query(hub, store, "a", operation_timeout_seconds=30.0).start()
+
+    with pytest.raises(StoreUnavailable, match=r"does not have its share .* \(the store is down\)"):
+        await one.planner.pin()
+
+    store.come_up()
+    await one.planner.pin()
+    await one.read_all(20)
+    await one.stop()

@@ -29,7 +29,7 @@ from hubline.coordination.dispatcher import Dispatcher, locking_store
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.snapshot import Wait
 from hubline.coordination.strategies import Strategy
-from hubline.errors import Fenced, HublineError, PositionInvalid
+from hubline.errors import Fenced, HublineError, HubUnavailable, PositionInvalid, StoreUnavailable
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.model.positions import StartPositions
@@ -89,6 +89,7 @@ class OwnedPartitions:
         self._opening = BackgroundTasks()
         self._is_stopping = False
         self._invalid: dict[str, PositionInvalid] = {}
+        self._last_error: HublineError | None = None
         self._follows_spark = not membership.keeps_checkpoints
         lease = membership.lease
         writer = CheckpointWriter if membership.keeps_checkpoints else NoCheckpoints
@@ -139,14 +140,25 @@ class OwnedPartitions:
         return next((error for partition, error in self._invalid.items() if partition not in unused), None)
 
     async def settled(self, seconds_max: float) -> None:
-        """Waits until the query has its share, and knows where it stands: for a run that ends by itself."""
+        """Waits until the query has its share, and knows where it stands: for a run that ends by itself.
+
+        Raises StoreUnavailable or HubUnavailable if that takes longer: the run would end with events unread.
+        """
         try:
             async with asyncio.timeout(seconds_max):
                 await self._settling.is_settled.wait()
                 while (opening := list(self._opening)) and self.failed is None:
                     await asyncio.wait(opening)
         except TimeoutError:
-            log.warning("not_settled seconds=%g", seconds_max)
+            kind = HubUnavailable if isinstance(self._last_error, HubUnavailable) else StoreUnavailable
+            reason = f" ({self._last_error})" if self._last_error else ""
+            message = (
+                f"after {seconds_max:g} s, the query does not have its share of the partitions yet{reason}, and would "
+                "end without their events. Run it again, or give it more time with the option operationTimeout."
+            )
+        else:
+            return
+        raise kind(message)
 
     # What the planner reports
 
@@ -234,6 +246,7 @@ class OwnedPartitions:
         log.info("closed partition=%s epoch=%d reason=%s", partition, held.epoch, reason)
 
     def report_of(self, error: HublineError, partition: str | None) -> None:
+        self._last_error = error
         log.warning("error partition=%s %s: %s", partition, type(error).__name__, error)
 
     async def _open(self, held: HeldPartition) -> None:
