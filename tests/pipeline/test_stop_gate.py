@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,11 +12,13 @@ from hubline.coordination.control_loop import ControlLoop
 from hubline.coordination.snapshot import Wait
 from hubline.pipeline.stage_source import StageReader, StageSource
 from hubline.pipeline.stop_gate import Gate
+from hubline.spark import compatibility
 from hubline.spark.compatibility import ReadMaxRows
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source import stream_reader as stream
 from hubline.spark.source.offsets import Entry, StreamOffset
 from hubline.spark.source.stream_planner import StreamPlanner
+from tests.pipeline.files import new_hub, readings, send
 
 
 class Planned:
@@ -141,3 +143,30 @@ def test_run_that_ends_by_itself_reads_to_a_pinned_end_within_the_limits_and_say
         is_idle.append(gate.is_idle)
     reader.stop()
     assert is_idle == [True, False, True]
+
+
+@pytest.mark.parametrize("is_available_now", [True, False])
+def test_trigger_that_ends_after_one_batch_on_older_spark_gets_all_events_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_available_now: bool
+) -> None:
+    monkeypatch.setattr(compatibility, "HAS_READ_LIMITS", False)  # as on Spark 4.0 and 4.1
+    monkeypatch.setattr(stream, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(stream, "ignore_sigterm", lambda: None)
+    hub = new_hub(tmp_path, "raw")
+    send(hub, readings(40), partition="0")
+    source = StageSource(
+        {
+            "hub": hub.address,
+            "startingPosition": "earliest",
+            "maxEventsPerTrigger": "8",
+            "gate": str(tmp_path / "gate"),
+            "share": "1/1",
+            "once": "True",
+            "availableNow": str(is_available_now),
+        }
+    )
+    reader = source.streamReader(SOURCE_SCHEMA)
+    reader.initialOffset()
+    end = cast("Any", reader).latestOffset()
+    reader.stop()
+    assert end["0"]["to"] == (40 if is_available_now else 8)

@@ -207,7 +207,7 @@ class PipelineRun:
             if self._stopping.is_set():
                 return
             try:
-                each.build(Reading(each.gate, owner_id, self._is_once, self._tables, each.note))
+                each.build(Reading(each.gate, owner_id, self._is_once, each.is_available_now, self._tables, each.note))
             except PipelineInvalid as error:
                 problems += [found for found in error.problems if found not in problems]
         problems = problems or [found for stage in self._plan.stages if (found := self._folder_problem(stage))]

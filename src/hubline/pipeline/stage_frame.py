@@ -28,7 +28,14 @@ from hubline.pipeline.handler_frame import handled
 from hubline.pipeline.output_checks import output_problems
 from hubline.pipeline.plan import PlannedQuery, PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
-from hubline.pipeline.stage_source import ENDS_OPTION, GATE_OPTION, ONCE_OPTION, SHARE_OPTION, StageSource
+from hubline.pipeline.stage_source import (
+    AVAILABLE_NOW_OPTION,
+    ENDS_OPTION,
+    GATE_OPTION,
+    ONCE_OPTION,
+    SHARE_OPTION,
+    StageSource,
+)
 from hubline.pipeline.static_tables import static_tables
 from hubline.pipeline.stop_gate import Gate
 from hubline.secrets import redact
@@ -45,6 +52,7 @@ class Reading:
     gate: Gate
     owner_id: str | None
     is_once: bool
+    is_available_now: bool
     tables: Mapping[str, Sequence[Column]]
     note: Callable[[str], None]
     """Takes a line for the people who watch the run."""
@@ -92,6 +100,7 @@ def _events(spark: SparkSession, query: PlannedQuery, source: HubDataset, readin
         GATE_OPTION: str(reading.gate.folder),
         SHARE_OPTION: str(query.share),
         ONCE_OPTION: str(reading.is_once),
+        AVAILABLE_NOW_OPTION: str(reading.is_available_now),
     }
     if stage.options.lookback is not None:
         options["lookback"] = stage.options.lookback

@@ -100,6 +100,11 @@ class StageRun:
     def is_active(self) -> bool:
         return self.query is not None and self.query.isActive
 
+    @property
+    def is_available_now(self) -> bool:
+        """Whether Spark ends its query: the run does not see when nothing is left."""
+        return self._context.is_once and not self.gate.is_in_sight
+
     def is_due(self, now: float) -> bool:
         """Whether its query is to be started now, for the first time or again."""
         return self.state in (State.WAITING, State.RESTARTING) and now >= self._restart_at
@@ -191,7 +196,7 @@ class StageRun:
         else:
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
         writing = writer(stage, self._frame, self.planned.folder, report).queryName(self._query_name)
-        if self._context.is_once and not self.gate.is_in_sight:
+        if self.is_available_now:
             writing = writing.trigger(availableNow=True)
         else:
             # Not by availableNow: of that, Spark 4.0 and 4.1 tell a Python source nothing, and run one batch.
@@ -220,8 +225,11 @@ class StageRun:
         if self.state is not State.RUNNING or self.query is None:
             return
         if self.query.isActive:
-            if self._context.is_once and self.gate.is_in_sight and self.gate.is_idle:
-                self._finish(self.query)
+            if self._context.is_once and self.gate.is_in_sight:
+                if self.gate.is_idle:
+                    self._finish(self.query)
+                else:
+                    self._rest = None  # it was at rest, and a partition came from another instance
             return
         self.take_progress()
         if (error := self.query.exception()) is None:

@@ -25,6 +25,8 @@ GATE_OPTION: Final = "gate"
 SHARE_OPTION: Final = "share"
 ENDS_OPTION: Final = "ends"
 ONCE_OPTION: Final = "once"
+AVAILABLE_NOW_OPTION: Final = "availableNow"
+"""Whether that is the query's trigger, of which Spark 4.0 and 4.1 do not notify the source."""
 
 
 class StageSource(EventHubs):
@@ -36,6 +38,7 @@ class StageSource(EventHubs):
         share = QueryShare.parse(given.pop(SHARE_OPTION))
         ends = json.loads(given.pop(ENDS_OPTION, "null"))
         self.is_once = given.pop(ONCE_OPTION) == str(True)
+        self.is_available_now = given.pop(AVAILABLE_NOW_OPTION.lower(), str(False)) == str(True)
         super().__init__(given)
         self.parsed = replace(self.parsed, share=share, ends=ends)
 
@@ -45,7 +48,9 @@ class StageSource(EventHubs):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         reader = StageReader(self.parsed, schema, self.gate, is_once=self.is_once)
-        return for_this_spark(reader, limits_first_batch=True, is_ended_by_batches=False)
+        return for_this_spark(
+            reader, limits_first_batch=not self.is_available_now, is_ended_by_batches=self.is_available_now
+        )
 
 
 class StageReader(StreamReader):
