@@ -78,7 +78,7 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_lasts() -> None:
 @pytest.mark.parametrize("given", ["text", None, AccessToken("", LIFE_SECONDS), AccessToken("first", None)])  # type: ignore[arg-type]
 def test_what_is_not_a_token_is_refused(given: Any) -> None:
     source, _ = tokens(Clock(), given)
-    with pytest.raises(EntraRefused, match=r"FakeCredential\.get_token gives a \w+ without a token"):
+    with pytest.raises(EntraRefused, match=r"get_token gives an object of class \w+ without token"):
         shown(source)
 
 

@@ -31,7 +31,7 @@ from hubline.checkpoint_stores.blob.auth import credential_of
 from hubline.credentials.entra_tokens import EntraTokens
 from hubline.credentials.fabric import UNKNOWN_LIFE_SECONDS, FabricCredential
 from hubline.credentials.token_credentials import token_credential
-from hubline.errors import ConfigError
+from hubline.errors import ConfigError, HubUnavailable
 from hubline.hubs.eventhubs.authorization import ENTRA_SCOPE, token_source
 from tests.support.certificates import self_signed
 from tests.support.entra import PLANTED_TOKEN, CredentialWithoutClose, FakeCredential
@@ -131,6 +131,14 @@ class TestFactories:
 
     def test_a_credential_need_not_be_closable(self) -> None:
         asyncio.run(EntraTokens("scope", credential=CredentialWithoutClose()).close())
+
+    def test_a_credential_that_it_gives_several_times_is_not_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shared = FakeCredential(AccessToken(PLANTED_TOKEN, int(time.time()) + 3600))
+        stand_in(monkeypatch, "acme_identity", shared=lambda: shared)
+        address = parse_hub("eventhubs://ns/orders?credential=factory:acme_identity:shared")
+        assert isinstance(address, EventHubsAddress)
+        asyncio.run(token_source(address).close())
+        assert shared.closed_count == 0
 
     @pytest.mark.parametrize(
         ("path", "says"),
@@ -267,6 +275,18 @@ class TestRealAzureIdentity:
         assert path == "/metadata/identity/oauth2/token"
         assert (fields["resource"], fields["client_id"]) == ("https://eventhubs.azure.net/", CLIENT_ID)
         assert headers["Metadata"] == "true"
+
+    def test_a_host_of_entra_that_has_no_address_is_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from azure.identity import ClientSecretCredential
+
+        credential = ClientSecretCredential(
+            CLIENT_ID, CLIENT_ID, "x", authority="login.invalid", disable_instance_discovery=True, retry_total=0
+        )
+        stand_in(monkeypatch, "acme_identity", f=lambda: credential)
+        address = parse_hub("eventhubs://ns/orders?credential=factory:acme_identity:f")
+        assert isinstance(address, EventHubsAddress)
+        with pytest.raises(HubUnavailable, match="Entra cannot be asked now"):
+            asyncio.run(token_source(address).token("audience"))
 
     def test_a_workload_identity_shows_the_pods_token_to_entra(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeGuard
 
@@ -42,6 +42,16 @@ class Credential(Protocol):
     """
 
     def get_token(self, *scopes: str) -> AccessToken: ...
+
+
+class LentCredential:
+    """A credential of somebody else's, who may use it elsewhere, and closes it: a factory may give one several times."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    def get_token(self, *scopes: str) -> AccessToken:
+        return self._credential.get_token(*scopes)
 
 
 class EntraRefused(Exception):
@@ -102,8 +112,10 @@ class EntraTokens:
             raise kind(redact(str(error)) or type(error).__name__) from None
         text, expires_at = getattr(given, "token", None), getattr(given, "expires_on", None)
         if not isinstance(text, str) or not text or not isinstance(expires_at, int | float):
-            name = type(self._credential).__name__
-            raise EntraRefused(f"{name}.get_token gives a {type(given).__name__} without a token and its expires_on")
+            kind = type(given).__name__
+            raise EntraRefused(
+                f"the credential's get_token gives an object of class {kind} without token and expires_on"
+            )
         return EntraToken(Secret(text), float(expires_at))
 
     def _is_fresh(self, token: EntraToken | None) -> TypeGuard[EntraToken]:
@@ -120,4 +132,15 @@ def close_credential(credential: Credential) -> None:
 def _is_refusal(error: Exception) -> bool:
     """Whether asking again does not help. Whatever else a credential raises may be of the network."""
     exceptions = sys.modules.get("azure.core.exceptions")
-    return exceptions is not None and isinstance(error, exceptions.ClientAuthenticationError)
+    if exceptions is None or not isinstance(error, exceptions.ClientAuthenticationError):
+        return False
+    # azure-identity makes one of any failure, also where the host of Entra has no address now.
+    of_network = (exceptions.ServiceRequestError, exceptions.ServiceResponseError)
+    return not any(isinstance(cause, of_network) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause = error.__cause__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from hubline.addresses.credential_choice import CredentialChoice, CredentialKind
-from hubline.credentials.entra_tokens import Credential
+from hubline.credentials.entra_tokens import Credential, LentCredential
 from hubline.errors import ConfigError
 from hubline.secrets import redact
 
@@ -34,7 +34,8 @@ def token_credential(choice: CredentialChoice | None, *, where: str) -> Credenti
     """
     choice = choice or CredentialChoice()
     try:
-        return _checked(_MAKERS[choice.kind](choice.name))
+        made = _checked(_MAKERS[choice.kind](choice.name))
+        return LentCredential(made) if choice.kind is CredentialKind.FACTORY else made
     except ConfigError as problem:
         message = f"{where}: the credential {choice} cannot be made {_here()}: {problem}"
     raise ConfigError(message)
