@@ -31,6 +31,29 @@ def test_secret_in_a_file_is_named_with_its_line_and_hidden_in_texts(text: str, 
     assert not secrets_in(redact(text), "")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"client_secret": "{KEY}"}}',
+        f'{{"access_token":"{KEY}","expires_in":3600}}',
+        f'"{{\\"client_secret\\": \\"{KEY}\\"}}"',
+        f"{{'client_secret': '{KEY}'}}",
+        f"client_secret: {KEY}",
+        f"client-secret: '{KEY}'",
+        f"refresh_token: {KEY}",
+        f"az login --client-secret {KEY}",
+        f"az login --client-secret '{KEY} {KEY}'",
+        f"tool --password={KEY}",
+        f"eyJ{KEY}.eyJ{KEY}",
+        f"token_eyJ{KEY}.eyJ{KEY}.{KEY}",
+        f"a-eyJ{KEY}.eyJ{KEY}.{KEY}",
+        f"Bearer%20eyJ{KEY}.eyJ{KEY}.{KEY}",
+    ],
+)
+def test_secret_in_the_text_of_a_program_is_hidden(text: str) -> None:
+    assert "pLaNtEd" not in redact(f"it failed: {text}, and nobody knows why")
+
+
 def test_every_shape_has_an_example() -> None:
     assert {shape.what for shape in SHAPES} == set(WRITTEN.values())
 

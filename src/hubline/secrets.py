@@ -66,6 +66,10 @@ _KEY: Final = r"[A-Za-z0-9+/%_-]{8,}"
 # To the end of a value. Base64 has no quotes, commas, semicolons or spaces.
 _END: Final = r"""[^;&,\s"'`)\]}]"""
 
+_NAME: Final = "(?:password|passwd|pwd|secret|token)"
+# Bounded, and from the first dash on: tables have long rows of them.
+_FLAG: Final = rf"(?<!-)--[a-z-]{{0,40}}{_NAME}"
+
 SHAPES: Final = (
     Shape(
         "a shared access key",
@@ -79,8 +83,9 @@ SHAPES: Final = (
         r"""SharedAccessSignature(?:\s*=\s*|\s+)[^;,"'`)\]}]+""",
     ),
     Shape("a signature", rf"[?&;\"']sig={_KEY}", rf"(?<![A-Za-z0-9])sig={_END}+"),
-    # Of Entra: base64 of a JSON object, which begins with {", and two or more parts behind it.
-    Shape("a token", rf"\beyJ{_KEY}(?:\.{_KEY}){{2}}", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){2,4}"),
+    # Of Entra: base64 of a JSON object, which begins with {", and two or more parts behind it. In a text, the last ones
+    # may be cut off.
+    Shape("a token", rf"\beyJ{_KEY}(?:\.{_KEY}){{2}}", r"(?-i:eyJ)[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+){1,4}"),
     Shape("an account key", rf"AccountKey\s*=\s*{_KEY}", rf"AccountKey\s*=\s*{_END}+"),
     # Not where it only says what stands there: postgresql://USER:PASSWORD@HOST/NAME.
     Shape(
@@ -94,8 +99,9 @@ SHAPES: Final = (
         "a password",
         r"[?&;]password=[^\s&;\"'{}]{3,}|password[\"'\]]*\s*=\s*(?:\"(?!env:|file:)[^\"'{}]{3,}\""
         r"|'(?!env:|file:)[^\"'{}]{3,}')",
-        r"""(?:password|passwd|pwd|client_?secret|secret|token)["'\]]*\s*=\s*"""
-        rf"""(?:'[^']*'|"[^"]*"|{_END}+)""",
+        # As an assignment, in JSON (also within a string of JSON), in YAML, as a flag.
+        rf"""(?:{_NAME}["'\]]*\s*=|{_NAME}\\?["']\s*:|(?:client[-_]?secret|[a-z]_token)\s*:|{_FLAG}\s)\s*"""
+        rf"""(?:'[^']*'|"[^"]*"|\\"[^"]*"|{_END}+)""",
     ),
 )
 

@@ -45,7 +45,7 @@ class Credential(Protocol):
 
 
 class LentCredential:
-    """A credential of somebody else's, who may use it elsewhere, and closes it: a factory may give one several times."""
+    """A credential of the user's, who may use it elsewhere, and closes it: a factory may give one several times."""
 
     def __init__(self, credential: Credential) -> None:
         self._credential = credential
