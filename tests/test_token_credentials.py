@@ -37,6 +37,7 @@ from tests.support.certificates import self_signed
 from tests.support.entra import PLANTED_TOKEN, CredentialWithoutClose, FakeCredential
 
 CLIENT_ID = "0b1f3c9e-2d63-4b6c-9c5c-1d1f0f3c0a11"
+INFINITE = f"a.{base64.b64encode(json.dumps({'exp': float('inf')}).encode()).decode()}.c"
 WHERE = "eventhubs://ns/orders"
 
 
@@ -146,9 +147,13 @@ class TestFactories:
             ("no.such.module:f", "the module no.such.module cannot be imported (ModuleNotFoundError: No module named"),
             ("tests.support.entra:missing", "the module tests.support.entra has no function missing"),
             ("tests.support.entra:not_a_function", "has no function not_a_function"),
-            ("tests.support.entra:text", "it is a str, which has no get_token(scope). Return a TokenCredential"),
-            ("tests.support.entra:AsyncCredential", "it is asynchronous (a AsyncCredential)"),
-            ("tests.support.entra:failing", "it failed (RuntimeError: no ***). Correct it"),
+            (
+                "tests.support.entra:text",
+                "it is an object of class str, which has no get_token(scope). Return a TokenCredential",
+            ),
+            ("tests.support.entra:AsyncCredential", "it is asynchronous (an object of class AsyncCredential)"),
+            ("tests.support.entra:failing", "it failed (RuntimeError: no ***). Correct the function, or"),
+            ("sys:exit", "it failed (SystemExit). Correct the function"),
         ],
     )
     def test_what_is_not_a_factory_is_refused(self, path: str, says: str) -> None:
@@ -347,7 +352,8 @@ class TestDatabricks:
             raise PermissionError(f"no ACCESS on {name}")
 
         stand_in(monkeypatch, "databricks.service_credentials", getServiceCredentialsProvider=denied)
-        assert "it failed (PermissionError: no ACCESS on event-hubs)" in refusal("databricks:event-hubs")
+        message = refusal("databricks:event-hubs")
+        assert "it failed (PermissionError: no ACCESS on event-hubs). Check its name, and that you may" in message
 
 
 class TestFabric:
@@ -369,7 +375,7 @@ class TestFabric:
         assert (token.token, token.expires_on) == (jwt(99), 99)
         assert jwt(99) not in repr(token)
 
-    @pytest.mark.parametrize("text", ["opaque", "a.b.c", "a.!.c", f"a.{base64.b64encode(b'[]').decode()}.c"])
+    @pytest.mark.parametrize("text", ["opaque", "a.b.c", "a.!.c", INFINITE, f"a.{base64.b64encode(b'[]').decode()}.c"])
     def test_a_token_that_does_not_say_when_it_expires_is_renewed_soon(self, text: str) -> None:
         credential = FabricCredential(SimpleNamespace(getToken=lambda _name: text), clock=lambda: 1000.0)
         assert credential.get_token(ENTRA_SCOPE).expires_on == 1000 + UNKNOWN_LIFE_SECONDS

@@ -84,8 +84,12 @@ SHAPES: Final = (
     ),
     Shape("a signature", rf"[?&;\"']sig={_KEY}", rf"(?<![A-Za-z0-9])sig={_END}+"),
     # Of Entra: base64 of a JSON object, which begins with {", and two or more parts behind it. In a text, the last ones
-    # may be cut off.
-    Shape("a token", rf"\beyJ{_KEY}(?:\.{_KEY}){{2}}", r"(?-i:eyJ)[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]+){1,4}"),
+    # may be cut off. The first is bounded: texts may have many beginnings, and no end.
+    Shape(
+        "a token",
+        rf"\beyJ{_KEY}(?:\.{_KEY}){{2}}",
+        r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-F]{2}))(?-i:eyJ)[A-Za-z0-9_-]{8,4000}+(?:\.[A-Za-z0-9_-]++){1,4}",
+    ),
     Shape("an account key", rf"AccountKey\s*=\s*{_KEY}", rf"AccountKey\s*=\s*{_END}+"),
     # Not where it only says what stands there: postgresql://USER:PASSWORD@HOST/NAME.
     Shape(

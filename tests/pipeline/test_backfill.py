@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -22,6 +22,8 @@ from hubline.pipeline.backfill import Backfill, pinned_ends
 from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.runner import Request, run
+from hubline.pipeline.stage_frame import Reading, build_frame
+from hubline.pipeline.stop_gate import Gate
 from tests.pipeline.files import Notes, checkpoints, new_hub, readings, send, write
 from tests.spark.hubs import TestHub
 
@@ -180,6 +182,14 @@ class TestTheEnd:
         ends_of(checked(file))
         with pytest.raises(ConfigError, match=r"was started from earliest to before latest into .*--group"):
             ends_of(checked(file, replace(BACKFILL, **given)))
+
+    def test_what_is_refused_says_once_what_to_do(self, raw: TestHub, file: Path, tmp_path: Path) -> None:
+        send(raw, readings(5), partition="0")
+        ends_of(checked(file))
+        (stage,) = check_file(file, backfill=BACKFILL).plan.stages
+        reading = Reading(Gate(tmp_path / "gate"), None, True, False, {}, print)
+        with pytest.raises(PipelineInvalid, match=r"with --group, and a new table\.$"):
+            build_frame(cast("SparkSession", None), stage.queries[0], reading)  # refused before Spark is asked
 
     def test_a_range_of_which_nothing_is_left_is_noted(self, raw: TestHub, file: Path) -> None:
         send(raw, readings(5), partition="0")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from hubline.coordination.control_loop import ControlLoop
 from hubline.coordination.snapshot import Wait
+from hubline.pipeline.stage_run import StageRun, State
 from hubline.pipeline.stage_source import StageReader, StageSource
 from hubline.pipeline.stop_gate import Gate
 from hubline.spark import compatibility
@@ -170,3 +173,34 @@ def test_trigger_that_ends_after_one_batch_on_older_spark_gets_all_events_in_it(
     end = cast("Any", reader).latestOffset()
     reader.stop()
     assert end["0"]["to"] == (40 if is_available_now else 8)
+
+
+class Query:
+    """A query of Spark's that is active, and has nothing left to do when the test says so."""
+
+    isActive = True  # noqa: N815 - Spark's name
+    recentProgress = ()  # noqa: N815
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.is_done = threading.Event()
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        self.asked += 1
+        self.is_done.wait()
+
+
+def test_run_that_ends_by_itself_waits_once_more_after_a_partition_came(tmp_path: Path) -> None:
+    gate, query = Gate(tmp_path / "gate"), Query()
+    stage = StageRun(cast("Any", SimpleNamespace(stage=None)), gate, cast("Any", SimpleNamespace(is_once=True)))
+    stage.state, stage.query = State.RUNNING, cast("Any", query)
+
+    gate.mark_idle()
+    stage.poll()
+    gate.mark_busy()
+    stage.poll()
+    gate.mark_idle()
+    stage.poll()
+
+    assert (query.asked, stage.state) == (2, State.RUNNING)
+    query.is_done.set()

@@ -54,6 +54,7 @@ PASSED_ON: Final = frozenset({
     "hubline.pipeline.loading._raised",
     "hubline.pipeline.planning._Planning._options",
     "hubline.pipeline.runner.PipelineRun.run",
+    "hubline.pipeline.stage_frame._all_events",
     "hubline.producer.outlet.send_failed",
     "hubline.sinks.sql_sink.connection.SinkConnection.explain",
     "hubline.spark.options._Given._parsed",

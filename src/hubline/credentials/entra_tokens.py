@@ -112,9 +112,9 @@ class EntraTokens:
             raise kind(redact(str(error)) or type(error).__name__) from None
         text, expires_at = getattr(given, "token", None), getattr(given, "expires_on", None)
         if not isinstance(text, str) or not text or not isinstance(expires_at, int | float):
-            kind = type(given).__name__
+            name = type(given).__name__
             raise EntraRefused(
-                f"the credential's get_token gives an object of class {kind} without token and expires_on"
+                f"the credential's get_token gives an object of class {name} without token and expires_on"
             )
         return EntraToken(Secret(text), float(expires_at))
 

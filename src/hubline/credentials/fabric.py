@@ -54,5 +54,5 @@ def _expiry(token: str) -> int | None:
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return int(claims["exp"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None  # the exception holds a part of the token

@@ -52,7 +52,7 @@ def _here() -> str:
 
 
 def _checked(made: Any) -> Credential:
-    kind = f"the class {made.__name__}" if isinstance(made, type) else f"a {type(made).__name__}"
+    kind = f"the class {made.__name__}" if isinstance(made, type) else f"an object of class {type(made).__name__}"
     get_token = None if isinstance(made, type) else getattr(made, "get_token", None)
     if not callable(get_token):
         raise ConfigError(f"it is {kind}, which has no get_token(scope). Return a TokenCredential of azure-core.")
@@ -101,7 +101,7 @@ def _databricks(name: str) -> object:
     finders = (_provider_of_workers, _provider_of_dbutils)
     for find in finders if in_spark_task() else reversed(finders):
         if provider := find():
-            return _called(provider, name)
+            return _called(provider, name, fix="Check its name, and that you may use it")
     raise ConfigError(
         "there is no Databricks runtime with service credentials (16.2 or later). Run it there, or choose another "
         "credential."
@@ -154,7 +154,7 @@ def _factory(path: str) -> object:
     module_name, _, function_name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001 - a module of the user's may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module of the user's may raise anything
         raise ConfigError(
             f"the module {module_name} cannot be imported ({_reason(error)}). Install it in the Python of this "
             "machine, or add its directory to PYTHONPATH."
@@ -162,17 +162,17 @@ def _factory(path: str) -> object:
     factory: Any = getattr(module, function_name, None)
     if not callable(factory):
         raise ConfigError(f"the module {module_name} has no function {function_name}. Add it, or correct the name.")
-    return _called(factory)
+    return _called(factory, fix="Correct the function")
 
 
-def _called(make: Callable[..., object], *arguments: str) -> object:
+def _called(make: Callable[..., object], *arguments: str, fix: str) -> object:
     try:
         return make(*arguments)
-    except Exception as error:  # noqa: BLE001 - it is not ours
-        raise ConfigError(f"it failed ({_reason(error)}). Correct it, or choose another credential.") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is not ours
+        raise ConfigError(f"it failed ({_reason(error)}). {fix}, or choose another credential.") from None
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """On one line, and without what looks like a secret."""
     text = " ".join(redact(str(error)).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

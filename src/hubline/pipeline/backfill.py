@@ -35,7 +35,7 @@ from hubline.pipeline.config import PipelineConfig
 from hubline.pipeline.datasets import HubDataset, TableDataset
 from hubline.pipeline.plan import PlannedStage, local_folder
 from hubline.ports import CheckpointStore, Hub
-from hubline.secrets import shown
+from hubline.secrets import redact, shown
 from hubline.sinks.sql_sink.inspection import has_rows
 from hubline.sinks.sql_sink.table_schema import TableName
 from hubline.spark.connector_options import parse_ending_position
@@ -153,7 +153,7 @@ def _is_at(checkpoint: Checkpoint | None, sequence: int) -> bool:
 def _asked_for(stage: PlannedStage) -> str:
     """In ASCII, as all stores take an offset."""
     text = f"from {stage.options.starting_position} to before {stage.ending_position} into {stage.sink}"
-    return text.encode("ascii", "backslashreplace").decode()
+    return redact(text).encode("ascii", "backslashreplace").decode()
 
 
 def _require_same(group: str, asked: str, started: Set[str]) -> None:

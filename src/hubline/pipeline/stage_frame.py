@@ -85,7 +85,8 @@ def _all_events(spark: SparkSession, query: PlannedQuery, reading: Reading) -> l
         return [_events(spark, query, source, reading) for source in stage.sources]
     except (HublineError, *SPARK_ERRORS) as error:
         message = f"stage {stage.name}: {summarize_spark_error(error)}"
-        problem = Problem(stage.where.file, stage.where.line, message, "correct the stage's options")
+        fix = "" if isinstance(error, HublineError) else "correct the stage's options"  # ours say what to do
+        problem = Problem(stage.where.file, stage.where.line, message, fix)
     raise PipelineInvalid([problem])
 
 
