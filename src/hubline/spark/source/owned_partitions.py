@@ -154,7 +154,7 @@ class OwnedPartitions:
             reason = f" ({self._last_error})" if self._last_error else ""
             message = (
                 f"after {seconds_max:g} s, the query does not have its share of the partitions yet{reason}, and would "
-                "end without their events. Run it again, or give it more time with the option operationTimeout."
+                "end without their events. Run it again."
             )
         else:
             return
