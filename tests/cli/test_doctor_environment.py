@@ -142,7 +142,7 @@ def test_packages_are_compared_with_what_hubline_needs() -> None:
     assert "installed: postgres;" in extras.message
 
 
-@pytest.mark.parametrize("version", ["4.1.0", "4.4.0"])
+@pytest.mark.parametrize("version", ["3.5.6", "4.4.0"])
 def test_a_spark_outside_of_the_range_is_an_error(version: str) -> None:
     installed = {**INSTALLED, "pandas": "2.3", "protobuf": "6.0", "pyspark": version}
     assert check_packages(REQUIREMENTS, installed)[0].message.startswith(f"pyspark is {version}, and hubline needs")

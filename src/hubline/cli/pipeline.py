@@ -100,7 +100,13 @@ def run(
     ] = False,
     group: Annotated[
         str | None,
-        option("--group", "The backfill's consumer group. Default: STAGE-backfill.", metavar="NAME"),
+        typer.Option(
+            "--group",
+            # HUBLINE_GROUP is the group of other commands, and must not make a run a backfill.
+            envvar=env_variable("run-group"),
+            help="The backfill's consumer group. Default: STAGE-backfill.",
+            metavar="GROUP",
+        ),
     ] = None,
     starting_position: Annotated[
         str | None,
@@ -136,7 +142,7 @@ def run(
       hubline run telemetry.py --config production.toml --master spark://head:7077
       hubline run telemetry.py --remote sc://spark:15002
       hubline run telemetry.py --set stages.store.load_balancing=fixed:2
-      hubline run telemetry.py --stage store --backfill --set datasets.readings.table=readings_v2
+      hubline run telemetry.py --stage a --backfill --set datasets.rows.table=rows_v2
     """
     _require_spark()
     from hubline.pipeline.runner import Request
