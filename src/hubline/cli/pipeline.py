@@ -142,7 +142,7 @@ def run(
       hubline run telemetry.py --config production.toml --master spark://head:7077
       hubline run telemetry.py --remote sc://spark:15002
       hubline run telemetry.py --set stages.store.load_balancing=fixed:2
-      hubline run telemetry.py --stage a --backfill --set datasets.rows.table=rows_v2
+      hubline run telemetry.py --stage a --backfill --set datasets.rows.table=v2
     """
     _require_spark()
     from hubline.pipeline.runner import Request
