@@ -346,7 +346,10 @@ async def _fill(folder: Path) -> None:
         await create_hub(folder, hub, partitions=PARTITIONS)
     raw = LocalHub(folder, "raw")
     sender = await raw.open_sender()
-    events = new_events({**row, "body": BODY, "properties": dict(row["properties"])} for row in rows(SENT_AT_ONCE))
+    events = new_events(
+        {"body": BODY, "partitionKey": row["partitionKey"], "properties": dict(row["properties"])}
+        for row in rows(SENT_AT_ONCE)
+    )
     for number in range(COUNT // SENT_AT_ONCE):
         await sender.send(events, partition=str(number % PARTITIONS))
     await raw.close()
