@@ -16,6 +16,7 @@ class WrittenFile:
 
     path: Path
     _read: int = 0
+    """How many bytes were taken: a run of days has a line for each of its batches."""
 
     def __call__(self, written: Written) -> None:
         """Adds what a batch wrote. Where the folder is gone, so is the run that would read it."""
@@ -26,8 +27,11 @@ class WrittenFile:
     def take(self) -> Iterator[Written]:
         """What was added since the last call."""
         try:
-            lines = self.path.read_text(encoding="utf-8").split("\n")[:-1]
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                added = file.read()
         except FileNotFoundError:
-            lines = []
-        new, self._read = lines[self._read :], len(lines)
-        return (Written(**json.loads(line)) for line in new)
+            self._read, added = 0, b""
+        whole = added[: added.rfind(b"\n") + 1]  # the last line may be half written
+        self._read += len(whole)
+        return (Written(**json.loads(line)) for line in whole.splitlines())
